@@ -91,7 +91,7 @@ def block_of(kernel, a, b, v, mask, pairs, r, sums, gates, group):
     """
     decays = None
     if gates is not None:
-        level = r[0][..., :1] if kernel.max_rise is None else None
+        level = r[..., :1] if kernel.max_rise is None else None
         decays = decays_of(gates, pairs, mask, group, level)
     found = references(kernel, b, pairs, r, decays)
     logs = b

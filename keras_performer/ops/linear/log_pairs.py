@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras_performer.ops.blocks import block_sizes
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.kernels.parts import each, join, split
-from keras_performer.ops.shapes import size
+from keras_performer.ops.shapes import positions, size
 
 # The most chunks of a step: few are rare, and a larger group would be mostly padding.
 MOST = 8
@@ -107,7 +107,7 @@ class _Items(typing.NamedTuple):
     Attributes:
         a, b, v, before: as in `Block`.
         reference: of the sums before the chunk, `(items, 1, M)`.
-        visible: visible pairs, `(items or 1, rows, tokens)`.
+        visible: visible pairs, `(rows, tokens)` or `(items, rows, tokens)`.
         goes_on: rows that see the sums, `(items, rows, 1)`, or `None` for all.
         decays: log-decays of pairs and of the sums before, or `()`.
         shares: `Pairs.log_shares`.
@@ -181,7 +181,7 @@ class _RareChunks:
             take(block.v),
             join(each(take, block.before)),
             take(block.references.before),
-            visible[tf.newaxis] if visible.shape.rank == 2 else take(visible),
+            visible if visible.shape.rank == 2 else take(visible),
             None if goes_on is None else take(goes_on),
             tuple(map(take, self.decays)),
             pairs.log_shares,
@@ -199,7 +199,7 @@ class _RareChunks:
         chunks = size(tensors[0], 1)
 
         def body(i, *tensors):
-            numbers = i + tf.range(self.at_once)
+            numbers = i + positions(self.at_once)
             order = tf.gather(self.order, tf.minimum(numbers, self.count - 1))
             indices = tf.stack([order // chunks, order % chunks], 1)
             return i + self.at_once, *step(indices, numbers, *tensors)

@@ -252,12 +252,13 @@ class Causal:
         kernel, heads, blocks = self.kernel, self.heads, self.blocks
         queries = blocks.cut(query)
         keys, values = self.cut(key), self.cut(value)
-        start = [split(z, kernel.num_parts) for z in (r, sums)]
+        start = r, *split(sums, kernel.num_parts)
         # a single block starts from the initial state: no array of states
-        kept = (*start[0], *start[1]) if blocks.many else ()
+        kept = start if blocks.many else ()
 
-        def step(i, r, sums, states, *arrays):
-            states = [z.write(i, s) for z, s in zip(states, (*r, *sums))]
+        def step(i, state, states, *arrays):
+            states = [z.write(i, s) for z, s in zip(states, state)]
+            r, *sums = state
             x = heads.query_rows(queries, i)
             y, v = self.keys(keys, i), self.keys(values, i)
             block, _ = self._block(i, x, y, v, r, sums)
@@ -273,8 +274,8 @@ class Causal:
                 found.append(lacks)
             found = [heads.query_block(z) for z in found]
             arrays = [z.write(i, x) for z, x in zip(arrays, (normalizer, *found))]
-            end = _shaped(block.references.r_new, r), _shaped(block.end, sums)
-            return *end, states, *arrays
+            state = _shaped((block.references.r_new, *block.end), state)
+            return state, states, *arrays
 
         shapes = [heads.query_rows_shape(query, blocks.tokens, 1)]
         shapes.append(blocks.block_shape(query, size(value, 3)))
@@ -283,18 +284,16 @@ class Causal:
             shapes.append(blocks.block_shape(query, 1))
         states = [blocks.array(heads.dtype, sizes(z)) for z in kept]
         arrays = [blocks.array(heads.dtype, shape) for shape in shapes]
-        r, sums, states, normalizers, *found = blocks.loop(
-            step, (*start, states, *arrays)
+        (r, *sums), states, normalizers, *found = blocks.loop(
+            step, (start, states, *arrays)
         )
-        states = [s.stack() for s in states] or [
-            z[tf.newaxis] for z in (*start[0], *start[1])
-        ]
+        states = [z.stack() for z in states] or [z[tf.newaxis] for z in start]
         shape = query.shape[:3]
         dims = value.shape[3], 1
         found = [blocks.join(z, (*shape, dim)) for z, dim in zip(found, dims)]
         output, log_sums = found if with_logs else (*found, None)
         saved = normalizers.stack(), states
-        return output, log_sums, join(r), join(sums), saved
+        return output, log_sums, r, join(sums), saved
 
     def backward(
         self, query, key, value, output, log_sums, saved, doutput, dlog_sums, dsums
@@ -314,11 +313,10 @@ class Causal:
         ]
 
         def step(i, dend, dtrained, dgain, later, *arrays):
-            state = tuple(tf.gather(s, i) for s in states)
+            r, *sums = (tf.gather(z, i) for z in states)
             x = heads.query_rows(queries, i)
             y, v = self.keys(keys, i), self.keys(values, i)
-            state = state[: kernel.num_parts], state[kernel.num_parts :]
-            block, (far_y, far_v, mask) = self._block(i, x, y, v, *state)
+            block, (far_y, far_v, mask) = self._block(i, x, y, v, r, sums)
             *ends, log = (None if z is None else heads.query_rows(z, i) for z in rows)
             d = with_normalizer_gradient(*ends)
             found = chunkwise.backward(
@@ -361,7 +359,7 @@ class Causal:
             shape = size(key, 0), self.halo, key.shape[2]
             dims = [size(key, 3), size(value, 3)]
             dims += [] if self.gates is None else [1]
-            later = [tf.zeros((*shape, dim), heads.dtype) for dim in dims]
+            later = tuple(tf.zeros((*shape, dim), heads.dtype) for dim in dims)
         start = (
             split(dsums, kernel.num_parts),
             each(tf.zeros_like, kernel.trained),

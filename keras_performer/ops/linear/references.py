@@ -36,7 +36,7 @@ class References(typing.NamedTuple):
         to_next: factor of these sums when the chunk is added; `None` for 1.
         to_end: factor of the sums after the last chunk, parts `(X, 1, M / num_parts)`;
             `None` for 1.
-        r_new: the running maximum after the block, parts `(X, 1, M / num_parts)`.
+        r_new: the running maximum after the block, `(X, 1, M)`.
         rare: bool `(X, chunks, 1, 1)`; `None` for kernels without a stabilizer.
     """
 
@@ -46,7 +46,7 @@ class References(typing.NamedTuple):
     to_rows: tuple[tf.Tensor, ...] | None
     to_next: tuple[tf.Tensor, ...] | None
     to_end: tuple[tf.Tensor, ...] | None
-    r_new: tuple[tf.Tensor, ...]
+    r_new: tf.Tensor
     rare: tf.Tensor | None
 
 
@@ -57,12 +57,12 @@ def references(kernel, b, pairs, r, decays):
         kernel: a `Kernel`.
         b: projected keys, parts `(X, chunks, tokens, M / num_parts)`.
         pairs: `Pairs`.
-        r: the running maximum before the block, parts `(X, 1, M / num_parts)`.
+        r: the running maximum before the block, `(X, 1, M)`.
         decays: `Decays`, or `None`.
     """
     if kernel.max_rise is None:
-        return _without_stabilizer(pairs, r, decays)
-    r, split_ = join(r), functools.partial(split, num_parts=len(b))
+        return _without_stabilizer(pairs, r, decays, len(b))
+    split_ = functools.partial(split, num_parts=len(b))
     top = join(each(_largest, b))
     faded = b if decays is None else each(lambda x: x + decays.keys, b)
     if pairs.lasts is None:
@@ -118,21 +118,21 @@ def references(kernel, b, pairs, r, decays):
         to_next = tf.where(pairs.whole, to_next, tf.zeros_like(to_next))
         to_rows = tf.exp(before - first)
     to_end = tf.exp(last - r_new)
-    to_rows, to_next, to_end, r_new = map(split_, (to_rows, to_next, to_end, r_new))
+    to_rows, to_next, to_end = map(split_, (to_rows, to_next, to_end))
     return References(rows, keys, before, to_rows, to_next, to_end, r_new, rare)
 
 
-def _without_stabilizer(pairs, r, decays):
+def _without_stabilizer(pairs, r, decays, num_parts):
     """Returns `References` for features without a stabilizer: only decays scale."""
-    rows = each(lambda x: x[:, tf.newaxis], r)
+    rows = split(tf.expand_dims(r, 1), num_parts)
     to_next = None
     if decays is not None:
         to_next = tf.exp(decays.level + decays.past - decays.end)
-        r = each(lambda x: tf.zeros_like(x) + decays.end[:, -1], r)
+        r = tf.zeros_like(r) + decays.end[:, -1]
     if pairs.whole is not None:
         whole = tf.cast(pairs.whole, rows[0].dtype)
         to_next = whole if to_next is None else tf.where(pairs.whole, to_next, whole)
-    to_next = None if to_next is None else each(lambda _: to_next, r)
+    to_next = None if to_next is None else (to_next,) * num_parts
     return References(rows, rows, None, None, to_next, None, r, None)
 
 

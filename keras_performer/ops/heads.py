@@ -51,9 +51,11 @@ class Heads:
 
     def mask_rows(self, mask, i):
         """Block i of a mask `(B, count, tokens)` as `(X, tokens, 1)`; `None` stays."""
-        if mask is None:
-            return None
-        rows = repeat(block_of(mask, i), self.num_key_value_heads, 0)
+        return None if mask is None else self.rows_of_mask(block_of(mask, i))
+
+    def rows_of_mask(self, block):
+        """A block of a mask `(B, tokens)` as `(X, tokens, 1)`."""
+        rows = repeat(block, self.num_key_value_heads, 0)
         return tf.expand_dims(rows, -1)  # LiteRT lacks tf.newaxis for bools
 
     def query_block(self, x):

@@ -178,21 +178,20 @@ class Causal:
             shares = log_halves(tokens, group, self.heads.dtype)
         if self.numbers is None:
             return pairs_of(visible, mask)._replace(log_shares=shares)
-        # the first number belongs to the token before the halo
-        numbers = self._slice(self.numbers, i, 1)
-        keys = slice_of(numbers, self.halo - self.reach.delay, self.blocks.tokens + 1)
-        queries = slice_of(numbers, self.halo + 1, self.blocks.tokens)
+        numbers = self.heads.rows_of_mask(self._slice(self.numbers, i, 1))
 
-        def in_chunks(x, first, count):
-            x = tf.reshape(x, (size(x, 0), self.chunks, tokens))[:, :, first:count]
-            return repeat(x, self.heads.num_key_value_heads, 0)
+        def in_chunks(first):
+            # the first number belongs to the token before the halo
+            x = slice_of(numbers, first, self.blocks.tokens)
+            return to_chunks(x, self.chunks)
 
+        first = self.halo - self.reach.delay
         return pairs_of_segments(
             visible,
             mask,
-            repeat(in_chunks(queries, 0, None), group, 2),
-            in_chunks(keys[:, 1:], 0, None),
-            in_chunks(keys[:, :-1], 0, 1),
+            repeat(in_chunks(self.halo + 1), group, 2),
+            in_chunks(first + 1),
+            in_chunks(first)[:, :, :1],
         )._replace(log_shares=shares)
 
     def _block(self, i, x, y, v, r, sums):

@@ -13,7 +13,7 @@ import typing
 import tensorflow as tf
 
 from keras_performer.ops.kernels.base import EMPTY
-from keras_performer.ops.shapes import ceil_div, repeat, size
+from keras_performer.ops.shapes import ceil_div, positions, repeat, size
 
 # The log-decay that hides a key: far below EMPTY, even minus a scale of EMPTY.
 FORGET = 3 * EMPTY
@@ -42,24 +42,20 @@ def between(gates, tokens, after=None):
     """
     first = size(gates, -2) - tokens - (after or 0)
     hides = gates <= EMPTY
-    rest = tf.where(hides, tf.zeros_like(gates), gates)
-    parts = []
+    rest = tf.where(hides, tf.constant(0.0, gates.dtype), gates)
+    parts = [tf.cast(hides, gates.dtype)]
     for unit in 256.0, 1 / 256:
         parts.append(tf.stop_gradient(tf.round(rest / unit) * unit))
         rest -= parts[-1]
-
-    def rows_and_keys(gates):
-        sums = tf.cumsum(gates, axis=-2)
-        rows = sums[..., first : first + tokens, :]
-        return rows, tf.linalg.matrix_transpose(sums)
-
-    pairs = (rows_and_keys(part) for part in (*parts, rest))
-    found = functools.reduce(tf.add, (rows - keys for rows, keys in pairs))
-    rows, keys = rows_and_keys(tf.cast(hides, tf.int32))
+    sums = tf.cumsum(tf.concat([*parts, rest], -1), axis=-2)
+    rows = tf.split(sums[..., first : first + tokens, :], 4, -1)
+    keys = tf.split(tf.linalg.matrix_transpose(sums), 4, -2)
+    hidden, *found = (x - y for x, y in zip(rows, keys))
+    found = functools.reduce(tf.add, found)
     if after is None:
-        hidden, found = rows > keys, tf.minimum(found, 0.0)
+        hidden, found = hidden > 0, tf.minimum(found, 0.0)
     else:
-        hidden, found = rows != keys, -tf.abs(found)
+        hidden, found = hidden != 0, -tf.abs(found)
     return tf.where(hidden, tf.constant(FORGET, found.dtype), found)
 
 
@@ -67,14 +63,13 @@ def pull_between(dpairs, after=None):
     """Returns the gradient of gates, `(..., span, 1)`, for the result of `between`."""
     tokens, span = size(dpairs, -2), size(dpairs, -1)
     first = span - tokens - (after or 0)
-    queries = first + tf.range(tokens)[:, tf.newaxis]
+    queries = first + positions(tokens)[:, tf.newaxis]
     later = tf.zeros_like(dpairs) if after is None else -dpairs
-    dsums = tf.where(tf.range(span) <= queries, dpairs, later)
+    dsums = tf.where(positions(span) <= queries, dpairs, later)
     keys = tf.reduce_sum(dsums, -2)
     rows = tf.reduce_sum(dsums, -1)
     # moves the rows of queries to the positions of their keys
-    none = tf.zeros_like(keys)
-    rows = tf.concat([none[..., :first], rows, none[..., first + tokens :]], -1)
+    rows = tf.pad(rows, [*[[0, 0]] * (len(rows.shape) - 1), [first, after or 0]])
     found = tf.cumsum(rows - keys, axis=-1, reverse=True)
     return tf.expand_dims(found, -1)
 

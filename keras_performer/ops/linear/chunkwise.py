@@ -40,6 +40,7 @@ class Block(typing.NamedTuple):
         pairs: `Pairs`.
         references: `References`.
         decays: `Decays`, or `None`.
+        fades: log-decays of the features of keys that enter the sums, or `None`.
         e: features of keys, parts `(X, chunks, tokens, M / num_parts)`.
         added: features of keys that enter the sums, like `e`, with their decays; 0
             before the chunk's last segment.
@@ -54,6 +55,7 @@ class Block(typing.NamedTuple):
     pairs: Pairs
     references: References
     decays: Decays | None
+    fades: tf.Tensor | None
     e: tuple[tf.Tensor, ...]
     added: tuple[tf.Tensor, ...]
     before: tuple[tf.Tensor, ...]
@@ -78,9 +80,7 @@ class Block(typing.NamedTuple):
     def of_added(self, parts):
         """Decays features of keys, or gradients; 0 for keys not added to the sums."""
         parts = _of(self.pairs.lasts, parts)
-        if self.decays is None:
-            return parts
-        return _times(parts, self.decays.added(self.references.rare)[0])
+        return parts if self.fades is None else _times(parts, self.fades)
 
 
 def block_of(kernel, a, b, v, mask, pairs, r, sums, gates, group):
@@ -94,12 +94,14 @@ def block_of(kernel, a, b, v, mask, pairs, r, sums, gates, group):
         level = r[..., :1] if kernel.max_rise is None else None
         decays = decays_of(gates, pairs, mask, group, level)
     found = references(kernel, b, pairs, r, decays)
-    logs = b
-    if decays is not None and found.rare is not None:
-        # in rare chunks the features themselves include the decays
-        logs = each(lambda x: x + decays.added(found.rare)[1], b)
+    logs, fades = b, None
+    if decays is not None:
+        fades, rare = decays.added(found.rare)
+        if rare is not None:
+            # in rare chunks the features themselves include the decays
+            logs = each(lambda x: x + rare, b)
     e = kernel.key_features(logs, found.keys, mask)
-    block = Block(a, b, v, mask, pairs, found, decays, e, e, (), ())
+    block = Block(a, b, v, mask, pairs, found, decays, fades, e, e, (), ())
     block = block._replace(added=block.of_added(e))
     before, end = scan(over_rows(v, block.added), sums, found.to_next)
     return block._replace(before=before, end=_scaled(end, found.to_end))
@@ -215,12 +217,12 @@ def _gradient_of_gates(block, dlogs, dfrom_sums, dkeys, dadded):
     past = _scaled(block.before, block.references.to_next)
     dpast = tf.reduce_sum(sum_of_products(past, dadded), 2, keepdims=True)
     # the sums before decay like the first key, and by the first key's own gate
-    dfrom_sums = tf.concat([dfrom_sums[:, :, :-1], dfrom_sums[:, :, -1:] + dpast], 2)
-    dpairs = tf.concat([dpairs[:, :, :-1], dpairs[:, :, -1:] + dends], 2)
-    dpairs = tf.concat([dpairs[..., :1] + dfrom_sums, dpairs[..., 1:]], 3)
-    dgates = pull_between(dpairs)
+    after, before = [tokens - 1, 0], [0, tokens - 1]
+    dfrom_sums += tf.pad(dpast, [[0, 0], [0, 0], after, [0, 0]])
+    dpairs += tf.pad(dends, [[0, 0], [0, 0], after, [0, 0]])
+    dpairs += tf.pad(dfrom_sums, [[0, 0], [0, 0], [0, 0], before])
     dfirst = tf.reduce_sum(dfrom_sums, 2, keepdims=True)
-    return tf.concat([dgates[:, :, :1] + dfirst, dgates[:, :, 1:]], 2)
+    return pull_between(dpairs) + tf.pad(dfirst, [[0, 0], [0, 0], before, [0, 0]])
 
 
 def scan(added, start, factors, reverse=False):

@@ -152,14 +152,15 @@ def _running_max(r, top, whole, decays):
         whole = tf.unstack(whole, axis=1)
     if decays is not None:
         gates, past = (tf.unstack(x, axis=1) for x in (decays.first, decays.past))
+    empty = tf.constant(EMPTY, r.dtype)
     for i, chunk in enumerate(tf.unstack(top, axis=1)):
         if decays is not None:
-            r = tf.maximum(r + gates[i], tf.constant(EMPTY, r.dtype))
+            r = tf.maximum(r + gates[i], empty)
         before.append(r)
         if decays is not None:
-            r = tf.maximum(r + past[i], tf.constant(EMPTY, r.dtype))
+            r = tf.maximum(r + past[i], empty)
         if whole is not None:
-            r = tf.where(whole[i], r, tf.constant(EMPTY, r.dtype))
+            r = tf.where(whole[i], r, empty)
         r = tf.maximum(r, chunk)
         after.append(r)
     return tf.stack(before, 1), tf.stack(after, 1), r

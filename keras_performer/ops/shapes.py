@@ -30,8 +30,10 @@ def pad(x, paddings):
 
 def slice_of(x, start, length):
     """Returns `x[:, start : start + length]`, of static length for a tensor `start`."""
-    rest = [size(x, axis) for axis in range(2, len(x.shape))]
-    return tf.slice(x, [0, start, *[0] * len(rest)], [size(x, 0), length, *rest])
+    first, _, *rest = sizes(x)
+    # a vector of zeros except for the start
+    begin = start * np.eye(1, len(x.shape), 1, dtype="int32")[0]
+    return tf.slice(x, begin, [first, length, *rest])
 
 
 def repeat(x, repeats, axis):

@@ -111,7 +111,7 @@ class Causal:
         self.blocks = Blocks(length, tokens, multiple=multiple)
         self._see(*masks, key)
         # without the gates of a state
-        self.own_decays = [] if gates is None else [gates[:, reach.before :]]
+        self.own_decays = [] if gates is None else [self._own(gates)]
         if gates is not None:
             self.gates = self.cut(gates)
         if fade is not None:
@@ -145,8 +145,17 @@ class Causal:
             return self.blocks.cut(x)
         return tf.pad(x, [*self.paddings, [0, 0], [0, 0]])
 
+    def _own(self, x):
+        """Returns keys, values or gates without those of a state."""
+        return x[:, self.reach.before :] if self.reach.before else x
+
     def keys(self, x, i):
-        """Returns keys or values of block i and its halo, `(X, halo + tokens, dim)`."""
+        """Returns keys, values or gates of block i and its halo.
+
+        The shape is `(X, halo + tokens, dim)`; `None` stays.
+        """
+        if x is None:
+            return None
         if self.halo:
             return self.heads.rows_of_keys(self._slice(x, i))
         return self.heads.key_rows(x, i)
@@ -161,13 +170,11 @@ class Causal:
             return x
         return slice_of(x, self.halo - self.reach.delay, self.blocks.tokens)
 
-    def _read(self, i, x, y, v):
+    def _read(self, i, x, y, v, gates):
         """Returns the arguments of `Near.forward` for block i."""
-        numbers, gates = self.numbers, self.gates
+        numbers = self.numbers
         if numbers is not None:
             numbers = self._slice(numbers, i, 1)[:, 1:]
-        if gates is not None:
-            gates = self.keys(gates, i)
         return x, y, v, self._slice(self.seen, i), numbers, gates
 
     def _pairs(self, i, mask):
@@ -194,15 +201,14 @@ class Causal:
             in_chunks(first)[:, :, :1],
         )._replace(log_shares=shares)
 
-    def _block(self, i, x, y, v, r, sums):
+    def _block(self, i, x, y, v, gates, r, sums):
         """Returns block i, and its far keys, their values with ones, and their mask."""
         y, v = self.far(y), with_ones(self.far(v))
         mask = self.heads.mask_rows(self.far_seen, i)
         cut = lambda x: to_chunks(x, self.chunks)  # noqa: E731
         in_chunks = None if mask is None else cut(mask)
-        gates = self.gates
         if gates is not None:
-            gates = cut(self._of_sequence(i, self.far(self.keys(gates, i))))
+            gates = cut(self._of_sequence(i, self.far(gates)))
         block = chunkwise.block_of(
             self.kernel,
             cut(self.kernel.project_queries(x)),
@@ -259,8 +265,8 @@ class Causal:
             states = [z.write(i, s) for z, s in zip(states, state)]
             r, *sums = state
             x = heads.query_rows(queries, i)
-            y, v = self.keys(keys, i), self.keys(values, i)
-            block, _ = self._block(i, x, y, v, r, sums)
+            read = [self.keys(z, i) for z in (keys, values, self.gates)]
+            block, _ = self._block(i, x, *read, r, sums)
             found = chunkwise.forward(kernel, block)
             weighted, peak = map(from_chunks, found)
             normalizer = kernel.normalizer(peak, weighted[..., -1:])
@@ -268,7 +274,7 @@ class Causal:
             lacks = self._left_out(i, block)
             if self.gain is not None:
                 found += normalizer, lacks
-                *found, normalizer = self._with_near(i, x, y, v, *found)
+                *found, normalizer = self._with_near(i, x, read, *found)
             elif self.gates is not None:
                 found.append(lacks)
             found = [heads.query_block(z) for z in found]
@@ -314,8 +320,8 @@ class Causal:
         def step(i, dend, dtrained, dgain, later, *arrays):
             r, *sums = (tf.gather(z, i) for z in states)
             x = heads.query_rows(queries, i)
-            y, v = self.keys(keys, i), self.keys(values, i)
-            block, (far_y, far_v, mask) = self._block(i, x, y, v, r, sums)
+            read = [self.keys(z, i) for z in (keys, values, self.gates)]
+            block, (far_y, far_v, mask) = self._block(i, x, *read, r, sums)
             *ends, log = (None if z is None else heads.query_rows(z, i) for z in rows)
             d = with_normalizer_gradient(*ends)
             found = chunkwise.backward(
@@ -337,7 +343,7 @@ class Causal:
                 dgain += tf.reduce_sum(heads.query_block(dlog), (0, 1))
                 dx += kernel.pull_left_out(x, dlog)
             if self.reach.near:
-                dx_near, *near = self.near.backward(*self._read(i, x, y, v), d, log)
+                dx_near, *near = self.near.backward(*self._read(i, x, *read), d, log)
                 dx += dx_near
                 dkeys = [self._in_halo(z) + w for z, w in zip(dkeys, near)]
             elif self.halo:
@@ -365,7 +371,7 @@ class Causal:
             tf.zeros((query.shape[2], 1), heads.dtype),
             later,
         )
-        own = [query, *(z[:, self.reach.before :] for z in (key, value))]
+        own = [query, self._own(key), self._own(value)]
         own += self.own_decays
         arrays = [blocks.array(heads.dtype) for _ in own]
         dsums, dtrained, dgain, later, *arrays = blocks.loop(
@@ -384,11 +390,12 @@ class Causal:
         inputs = dquery, dkey, dvalue, join(dsums)
         return inputs, dgain, (*dgates, *dfade), dtrained
 
-    def _with_near(self, i, x, y, v, output, normalizer, lacks):
+    def _with_near(self, i, x, read, output, normalizer, lacks):
         """Adds the gain and the near keys to the results for far keys.
 
         Args:
-            i, x, y, v: the block, and its queries, keys and values.
+            i, x: the block, and its queries.
+            read: the keys, values and gates that it reads.
             output, normalizer: results for far keys.
             lacks: result of `_left_out`.
 
@@ -403,7 +410,7 @@ class Causal:
         gain = gain if lacks is None else gain + lacks
         total = log + gain
         if self.reach.near:
-            near = self.near.forward(*self._read(i, x, y, v))
+            near = self.near.forward(*self._read(i, x, *read))
             output, total = joined([near, (output, total)])
         share = tf.where(sees, total - gain, tf.constant(EMPTY, total.dtype))
         return output, total, kernel.normalizer_of(share)

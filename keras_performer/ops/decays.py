@@ -64,7 +64,7 @@ def pull_between(dpairs, after=None):
     tokens, span = size(dpairs, -2), size(dpairs, -1)
     first = span - tokens - (after or 0)
     queries = first + positions(tokens)[:, tf.newaxis]
-    later = tf.zeros_like(dpairs) if after is None else -dpairs
+    later = tf.constant(0.0, dpairs.dtype) if after is None else -dpairs
     dsums = tf.where(positions(span) <= queries, dpairs, later)
     keys = tf.reduce_sum(dsums, -2)
     rows = tf.reduce_sum(dsums, -1)
@@ -143,7 +143,7 @@ class Decays(typing.NamedTuple):
         logs = tf.minimum(self.keys - self.end, 0.0)
         if rare is None:
             return logs, None
-        nothing = tf.zeros_like(logs)
+        nothing = tf.constant(0.0, logs.dtype)
         return tf.where(rare, nothing, logs), tf.where(rare, logs, nothing)
 
 

@@ -103,7 +103,7 @@ class ExponentialKernel(Kernel):
     def _hold(self, parameters):
         self.parameters = parameters
         matrix = parameters["projection_matrix"]
-        drawn = split(matrix, self.num_parts, -2)[0]
+        drawn = tf.split(matrix, self.num_parts, -2)[0]
         self._weights = drawn * scale(matrix)
 
     def bias(self, y, mask):
@@ -115,7 +115,7 @@ class ExponentialKernel(Kernel):
 
     def project_keys(self, y, mask):
         if mask is not None:  # a huge masked key would exceed MASKED
-            y = tf.where(mask, y, tf.zeros_like(y))
+            y = tf.where(mask, y, tf.constant(0.0, y.dtype))
         bias = [self.bias(y, mask)] * self.num_parts
         b = self._plus_and_minus(bias, self.project_queries(y))
         if self.log_weights is None:
@@ -131,7 +131,7 @@ class ExponentialKernel(Kernel):
         if self.trainable:
             return super().pull_keys(y, mask, db, v, dv)
         if mask is not None:  # a NaN in a masked key would enter the gradient
-            y = tf.where(mask, y, tf.zeros_like(y))
+            y = tf.where(mask, y, tf.constant(0.0, y.dtype))
         # the gradient of the bias: the sum of features times their gradients
         dbias = tf.reduce_sum(v * dv, -1, keepdims=True)
         du = functools.reduce(tf.subtract, db)
@@ -152,7 +152,8 @@ class ExponentialKernel(Kernel):
     def normalizer(self, peak, denominator):
         """Returns the logarithm of the sum of weights; `-EMPTY` if the sum is 0."""
         visible = denominator > 0
-        log = tf.math.log(tf.where(visible, denominator, tf.ones_like(denominator)))
+        one = tf.constant(1.0, denominator.dtype)
+        log = tf.math.log(tf.where(visible, denominator, one))
         return tf.where(visible, peak + log, tf.constant(-EMPTY, peak.dtype))
 
     def log_normalizer(self, normalizer):

@@ -15,9 +15,9 @@ def each(function, *parts):
     return tuple(function(*x) for x in zip(*parts, strict=True))
 
 
-def split(x, num_parts, axis=-1):
+def split(x, num_parts):
     """Splits `(..., M)` into its parts."""
-    return (x,) if num_parts == 1 else tuple(tf.split(x, num_parts, axis))
+    return (x,) if num_parts == 1 else tuple(tf.split(x, num_parts, -1))
 
 
 def join(parts):

@@ -170,8 +170,11 @@ def backward(kernel, block, d, normalizer, dend, with_dlog):
     dv = tf.matmul(weights, divided, transpose_a=True)
     dseen = per_feature(divided, block.read)
     dp = each(tf.add, dp, block.of_rows(dseen))
-    dfrom_sums = sum_of_products(seen, dseen)
-    dlog = ()
+    dlog = ddecays = ()
+    if with_dlog or block.decays is not None:
+        dfrom_sums = sum_of_products(seen, dseen)
+    if block.decays is not None:
+        ddecays = dlogs, dfrom_sums
     if with_dlog:
         dlog = tf.reduce_sum(dlogs, -1, keepdims=True) + dfrom_sums
     dbefore = _scaled(over_rows(divided, seen), block.references.to_rows)
@@ -181,12 +184,9 @@ def backward(kernel, block, d, normalizer, dend, with_dlog):
         return kernel.key_gradient(block.b, e, de, block.mask)
 
     if rare is not None:
-        ddecays = () if block.decays is None else (dlogs, dfrom_sums)
         da, db, dv, dbefore, ddecays, dlog = log_pairs.backward(
             kernel, block, d, normalizer, (da, of_keys(de), dv, dbefore, ddecays, dlog)
         )
-        if ddecays:
-            dlogs, dfrom_sums = ddecays
 
     dend = _scaled(dend, block.references.to_end)
     dadded, dsums = scan(dbefore, dend, block.references.to_next, reverse=True)
@@ -198,7 +198,7 @@ def backward(kernel, block, d, normalizer, dend, with_dlog):
     dv += over_features(block.added, dadded)
     dgates = None
     if block.decays is not None:
-        dgates = _gradient_of_gates(block, dlogs, dfrom_sums, dkeys, dadded)
+        dgates = _gradient_of_gates(block, *ddecays, dkeys, dadded)
     return Gradients(da, db, dv, dsums, dlog, dgates)
 
 

@@ -8,7 +8,6 @@ belongs to one example and key-value head; a step of the loop takes a few.
 """
 
 import functools
-import typing
 
 import tensorflow as tf
 
@@ -36,12 +35,12 @@ def forward(kernel, block, weighted, peak):
     rare = _RareChunks(block)
 
     def replaced(indices, _, *rows):
-        items = rare.taken(indices)
-        logs, earlier, _ = _log_weights(kernel, items)
+        logs, earlier, _ = _log_weights(kernel, block, indices)
+        v, before = _values_and_sums(block, indices)
         largest = (tf.reduce_max(x, -1, keepdims=True) for x in (logs, earlier))
         scale = tf.maximum(tf.maximum(*largest), tf.constant(EMPTY, logs.dtype))
-        sums = tf.matmul(tf.exp(logs - scale), items.v)
-        sums += tf.matmul(tf.exp(earlier - scale), items.before, transpose_b=True)
+        sums = tf.matmul(tf.exp(logs - scale), v)
+        sums += tf.matmul(tf.exp(earlier - scale), before, transpose_b=True)
         return each(
             lambda x, y: tf.tensor_scatter_nd_update(x, indices, y), rows, (sums, scale)
         )
@@ -67,15 +66,15 @@ def backward(kernel, block, d, normalizer, gradients):
     rare = _RareChunks(block)
 
     def added(indices, numbers, *gradients):
-        items = rare.taken(indices)
         scale, dsums = (tf.gather_nd(x, indices) for x in (normalizer, d))
         # copies of the last rare chunk fill up the group
         valid = tf.reshape(numbers < rare.count, (-1, 1, 1))
-        dsums = tf.where(valid, dsums, tf.zeros_like(dsums))
-        logs, earlier, (features, total) = _log_weights(kernel, items)
+        dsums = tf.where(valid, dsums, tf.constant(0.0, dsums.dtype))
+        logs, earlier, (features, total) = _log_weights(kernel, block, indices)
+        v, before = _values_and_sums(block, indices)
         weights, read = tf.exp(logs - scale), tf.exp(earlier - scale)
-        dlogs = weights * tf.matmul(dsums, items.v, transpose_b=True)
-        dearlier = read * tf.matmul(dsums, items.before)
+        dlogs = weights * tf.matmul(dsums, v, transpose_b=True)
+        dearlier = read * tf.matmul(dsums, before)
         dproducts = features * (tf.expand_dims(dlogs, -1) / total)
         parts = functools.partial(split, num_parts=len(block.b))
         drows = tf.reduce_sum(dearlier, -1, keepdims=True)
@@ -84,7 +83,7 @@ def backward(kernel, block, d, normalizer, gradients):
             *parts(tf.reduce_sum(dproducts, 1)),
             tf.matmul(weights, dsums, transpose_a=True),
             *parts(tf.matmul(dsums, read, transpose_a=True)),
-            *([dlogs, drows] if rare.decays else []),
+            *([dlogs, drows] if block.decays is not None else []),
             tf.reduce_sum(dlogs, -1, keepdims=True) + drows,
         ]
         # dlog comes last, if wanted
@@ -99,62 +98,53 @@ def backward(kernel, block, d, normalizer, gradients):
     return tf.nest.pack_sequence_as(gradients, sums)
 
 
-class _Items(typing.NamedTuple):
-    """Some rare chunks, with the shapes of `Block` except that items replace two axes.
-
-    Parts are joined.
-
-    Attributes:
-        a, b, v, before: as in `Block`.
-        reference: of the sums before the chunk, `(items, 1, M)`.
-        visible: visible pairs, `(rows, tokens)` or `(items, rows, tokens)`.
-        goes_on: rows that see the sums, `(items, rows, 1)`, or `None` for all.
-        decays: log-decays of pairs and of the sums before, or `()`.
-        shares: `Pairs.log_shares`.
-    """
-
-    a: tf.Tensor
-    b: tf.Tensor
-    v: tf.Tensor
-    before: tf.Tensor
-    reference: tf.Tensor
-    visible: tf.Tensor
-    goes_on: tf.Tensor | None
-    decays: tuple[tf.Tensor, ...]
-    shares: tf.Tensor | None
-
-
-def _log_weights(kernel, items):
+def _log_weights(kernel, block, indices):
     """Returns log-weights of pairs and of the features of the sums before.
+
+    Args:
+        kernel, block: as in `forward`.
+        indices: of some chunks, `(items, 2)`.
 
     Returns:
         `(logs, earlier, products)`, `(items, rows, tokens)`, `(items, rows, M)`, and
         the products of features, `(items, rows, tokens, M)`, divided by the largest of
         each pair, with their sum.
     """
-    nothing = (tf.zeros((), items.a.dtype),) * kernel.num_parts
-    queries = join(kernel.query_logs(items.a, nothing))
-    logs = tf.expand_dims(queries, 2) + tf.expand_dims(items.b, 1)
+    pairs, decays = block.pairs, block.decays
+
+    def take(x):
+        return tf.gather_nd(x, indices)
+
+    nothing = (tf.zeros((), block.a.dtype),) * kernel.num_parts
+    queries = join(kernel.query_logs(take(block.a), nothing))
+    keys = join(each(take, block.b))
+    logs = tf.expand_dims(queries, 2) + tf.expand_dims(keys, 1)
     largest = tf.reduce_max(logs, -1, keepdims=True)
     features = tf.exp(logs - largest)
     total = tf.reduce_sum(features, -1, keepdims=True)
     logs = tf.squeeze(largest + tf.math.log(total), -1)
-    earlier = queries + items.reference
-    if items.decays:
-        logs, earlier = logs + items.decays[0], earlier + items.decays[1]
-    if items.shares is not None:
-        logs += items.shares
-    logs = _where(items.visible, logs)
-    if items.goes_on is not None:
-        earlier = _where(items.goes_on, earlier)
+    earlier = queries + take(block.references.before)
+    if decays is not None:
+        logs, earlier = logs + take(decays.pairs), earlier + take(decays.rows)
+    if pairs.log_shares is not None:
+        logs += pairs.log_shares
+    visible = pairs.visible
+    logs = _where(visible if visible.shape.rank == 2 else take(visible), logs)
+    if pairs.goes_on is not None:
+        earlier = _where(take(pairs.goes_on), earlier)
     return logs, earlier, (features, total)
+
+
+def _values_and_sums(block, indices):
+    """Returns values with ones and the sums before, of some chunks."""
+    v, *before = (tf.gather_nd(x, indices) for x in (block.v, *block.before))
+    return v, join(before)
 
 
 class _RareChunks:
     """The rare chunks of a block, each of one row of X; a step takes `at_once`."""
 
     def __init__(self, block):
-        self.block = block
         flags = tf.cast(tf.reshape(block.references.rare, (-1,)), tf.int32)
         self.count = tf.reduce_sum(flags)
         # rare chunks first
@@ -163,29 +153,6 @@ class _RareChunks:
         features = sum(x.shape[-1] for x in block.b)
         most = block_sizes().features // (pairs * features)
         self.at_once = min(max(most, 1), MOST) if isinstance(most, int) else 1
-        self.decays = ()
-        if block.decays is not None:
-            self.decays = block.decays.pairs, block.decays.rows
-
-    def taken(self, indices):
-        """Gathers the `_Items` of some chunks."""
-        block, pairs = self.block, self.block.pairs
-
-        def take(x):
-            return tf.gather_nd(x, indices)
-
-        visible, goes_on = pairs.visible, pairs.goes_on
-        return _Items(
-            take(block.a),
-            join(each(take, block.b)),
-            take(block.v),
-            join(each(take, block.before)),
-            take(block.references.before),
-            visible if visible.shape.rank == 2 else take(visible),
-            None if goes_on is None else take(goes_on),
-            tuple(map(take, self.decays)),
-            pairs.log_shares,
-        )
 
     def loop(self, step, tensors):
         """Runs `tensors = step(indices, numbers, *tensors)` over all rare chunks.

@@ -233,7 +233,7 @@ class Causal:
         if not (self.blocks.padded and self.reach.delay):
             return gates
         within = i * tokens + tf.range(tokens) < self.length
-        return tf.where(within[:, tf.newaxis], gates, tf.zeros_like(gates))
+        return tf.where(within[:, tf.newaxis], gates, tf.constant(0.0, gates.dtype))
 
     def _left_out(self, i, block):
         """Returns the logarithm of a factor missing in far weights, `(X, rows, 1)`."""
@@ -368,7 +368,7 @@ class Causal:
         start = (
             split(dsums, kernel.num_parts),
             each(tf.zeros_like, kernel.trained),
-            tf.zeros((query.shape[2], 1), heads.dtype),
+            () if self.gain is None else tf.zeros((query.shape[2], 1), heads.dtype),
             later,
         )
         own = [query, self._own(key), self._own(value)]

@@ -115,7 +115,7 @@ def references(kernel, b, pairs, r, decays):
         to_rows = to_next = tf.exp(before - own)
     if pairs.lasts is not None:
         # an ended segment may be far above the reference: an infinite factor
-        to_next = tf.where(pairs.whole, to_next, tf.zeros_like(to_next))
+        to_next = tf.where(pairs.whole, to_next, tf.constant(0.0, to_next.dtype))
         to_rows = tf.exp(before - first)
     to_end = tf.exp(last - r_new)
     to_rows, to_next, to_end = map(split_, (to_rows, to_next, to_end))

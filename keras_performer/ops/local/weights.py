@@ -31,7 +31,7 @@ def forward(x, y, v, band):
     peak = tf.maximum(peak, tf.constant(EMPTY, peak.dtype))
     sums = tf.matmul(tf.exp(logits - peak), v)
     sums, total = tf.split(sums, [size(sums, -1) - 1, 1], -1)
-    total = tf.where(total > 0, total, tf.ones_like(total))
+    total = tf.where(total > 0, total, tf.constant(1.0, total.dtype))
     return sums / total, peak + tf.math.log(total)
 
 

@@ -172,25 +172,6 @@ class Blocks:
         """Returns the shape of a block of `(B, any, heads, any)` x with size `dim`."""
         return size(x, 0), self.tokens, x.shape[2], dim
 
-    def zeros(self, x, dim, dtype):
-        """Returns an array of the blocks of zeros `(B, length, heads, dim)`.
-
-        The array needs the memory of one block. Slices of one tensor would keep the
-        whole tensor in memory as long as one slice is left.
-
-        Args:
-            x: tensor `(B, any, heads, any)`, which gives the batch size and heads.
-            dim: int.
-            dtype: of the array.
-        """
-        shape = self.block_shape(x, dim)
-        block = tf.zeros(shape, dtype)
-        return tf.while_loop(
-            lambda i, _: i < self.count,
-            lambda i, array: (i + 1, array.write(i, block)),
-            (tf.constant(0), self.array(dtype, shape)),
-        )[1]
-
     def after(self, count):
         """Returns these blocks with `count` more of the same length before them."""
         blocks = copy.copy(self)

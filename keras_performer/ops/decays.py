@@ -13,7 +13,7 @@ import typing
 import tensorflow as tf
 
 from keras_performer.ops.kernels.base import EMPTY
-from keras_performer.ops.shapes import ceil_div, repeat, size
+from keras_performer.ops.shapes import ceil_div, positions, repeat, size
 
 # The log-decay that hides a key: far below EMPTY, even minus a scale of EMPTY.
 FORGET = 3 * EMPTY
@@ -41,54 +41,47 @@ def between(gates, tokens, after=None):
             key; log-decays of later keys are then 0.
     """
     first = size(gates, -2) - tokens - (after or 0)
-    hides, parts = _parts(gates)
-
-    def rows_and_keys(gates):
-        sums = tf.cumsum(gates, axis=-2)
-        rows = sums[..., first : first + tokens, :]
-        return rows, tf.linalg.matrix_transpose(sums)
-
-    pairs = (rows_and_keys(part) for part in parts)
-    found = functools.reduce(tf.add, (rows - keys for rows, keys in pairs))
-    rows, keys = rows_and_keys(tf.cast(hides, tf.int32))
+    sums = tf.cumsum(tf.concat(_parts(gates), -1), axis=-2)
+    rows = tf.split(sums[..., first : first + tokens, :], 4, -1)
+    keys = tf.split(tf.linalg.matrix_transpose(sums), 4, -2)
+    hidden, *found = (x - y for x, y in zip(rows, keys))
+    found = functools.reduce(tf.add, found)
     if after is None:
-        hidden, found = rows > keys, tf.minimum(found, 0.0)
+        hidden, found = hidden > 0, tf.minimum(found, 0.0)
     else:
-        hidden, found = rows != keys, -tf.abs(found)
+        hidden, found = hidden != 0, -tf.abs(found)
     return tf.where(hidden, tf.constant(FORGET, found.dtype), found)
 
 
 def _parts(gates):
-    """Returns the gates that hide, bool, and the parts of the others."""
+    """Returns 1 for gates that hide keys and 0 for others, and the others in parts."""
     hides = gates <= EMPTY
-    rest = tf.where(hides, tf.zeros_like(gates), gates)
-    parts = []
+    rest = tf.where(hides, tf.constant(0.0, gates.dtype), gates)
+    parts = [tf.cast(hides, gates.dtype)]
     for unit in 256.0, 1 / 256:
         parts.append(tf.stop_gradient(tf.round(rest / unit) * unit))
         rest -= parts[-1]
-    return hides, (*parts, rest)
+    return [*parts, rest]
 
 
 def sums_to_end(gates):
     """Sums the gates `(B, T, K)` of each token and of all tokens after it."""
-    hides, parts = _parts(gates)
-    hidden = tf.cumsum(tf.cast(hides, tf.int32), axis=1, reverse=True) > 0
-    found = tf.add_n([tf.cumsum(x, axis=1, reverse=True) for x in parts])
-    return tf.where(hidden, tf.constant(FORGET, found.dtype), found)
+    hidden, *found = (tf.cumsum(x, axis=1, reverse=True) for x in _parts(gates))
+    forget = tf.constant(FORGET, gates.dtype)
+    return tf.where(hidden > 0, forget, tf.add_n(found))
 
 
 def pull_between(dpairs, after=None):
     """Returns the gradient of gates, `(..., span, 1)`, for the result of `between`."""
     tokens, span = size(dpairs, -2), size(dpairs, -1)
     first = span - tokens - (after or 0)
-    queries = first + tf.range(tokens)[:, tf.newaxis]
-    later = tf.zeros_like(dpairs) if after is None else -dpairs
-    dsums = tf.where(tf.range(span) <= queries, dpairs, later)
+    queries = first + positions(tokens)[:, tf.newaxis]
+    later = tf.constant(0.0, dpairs.dtype) if after is None else -dpairs
+    dsums = tf.where(positions(span) <= queries, dpairs, later)
     keys = tf.reduce_sum(dsums, -2)
     rows = tf.reduce_sum(dsums, -1)
     # moves the rows of queries to the positions of their keys
-    none = tf.zeros_like(keys)
-    rows = tf.concat([none[..., :first], rows, none[..., first + tokens :]], -1)
+    rows = tf.pad(rows, [*[[0, 0]] * (len(rows.shape) - 1), [first, after or 0]])
     found = tf.cumsum(rows - keys, axis=-1, reverse=True)
     return tf.expand_dims(found, -1)
 
@@ -162,8 +155,7 @@ class Decays(typing.NamedTuple):
         logs = tf.minimum(self.keys - self.end, 0.0)
         if rare is None:
             return logs, None
-        rare = rare[:, :, tf.newaxis, tf.newaxis]
-        nothing = tf.zeros_like(logs)
+        nothing = tf.constant(0.0, logs.dtype)
         return tf.where(rare, nothing, logs), tf.where(rare, logs, nothing)
 
 

@@ -41,15 +41,21 @@ class Heads:
 
     def key_rows(self, x, i):
         """Block i of `(B, count, tokens, K, dim)` as `(X, tokens, dim)`."""
-        x = tf.cast(block_of(x, i), self.dtype)
+        return self.rows_of_keys(block_of(x, i))
+
+    def rows_of_keys(self, block):
+        """A block of keys `(B, tokens, K, dim)` as `(X, tokens, dim)`."""
+        x = tf.cast(block, self.dtype)
         tokens, dim = size(x, 1), size(x, 3)
         return tf.reshape(tf.transpose(x, (0, 2, 1, 3)), (-1, tokens, dim))
 
     def mask_rows(self, mask, i):
         """Block i of a mask `(B, count, tokens)` as `(X, tokens, 1)`; `None` stays."""
-        if mask is None:
-            return None
-        rows = repeat(mask[:, i], self.num_key_value_heads, 0)
+        return None if mask is None else self.rows_of_mask(block_of(mask, i))
+
+    def rows_of_mask(self, block):
+        """A block of a mask `(B, tokens)` as `(X, tokens, 1)`."""
+        rows = repeat(block, self.num_key_value_heads, 0)
         return tf.expand_dims(rows, -1)  # LiteRT lacks tf.newaxis for bools
 
     def query_block(self, x):

@@ -43,8 +43,6 @@ def joined(parts):
     """
     outputs, logs = zip(*parts)
     logs = tf.concat(logs, -1)
-    shares = tf.nn.softmax(logs)
-    output = tf.add_n(
-        [output * shares[..., i : i + 1] for i, output in enumerate(outputs)]
-    )
+    shares = tf.split(tf.nn.softmax(logs), len(outputs), -1)
+    output = tf.add_n([x * share for x, share in zip(outputs, shares)])
     return output, tf.reduce_logsumexp(logs, -1, keepdims=True)

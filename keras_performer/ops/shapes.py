@@ -1,5 +1,6 @@
 """Sizes and dtypes of tensors whose shape may be known only when a graph runs."""
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -13,6 +14,13 @@ def sizes(x):
     return [size(x, axis) for axis in range(len(x.shape))]
 
 
+def positions(count):
+    """Returns 0 to count - 1; if static as an array, which takes no operations."""
+    if isinstance(count, int):
+        return np.arange(count, dtype="int32")
+    return tf.range(count)
+
+
 def pad(x, paddings):
     """Pads with zeros; LiteRT of TensorFlow 2.19 cannot pad bools with `tf.pad`."""
     if x.dtype != tf.bool:
@@ -22,8 +30,10 @@ def pad(x, paddings):
 
 def slice_of(x, start, length):
     """Returns `x[:, start : start + length]`, of static length for a tensor `start`."""
-    rest = [size(x, axis) for axis in range(2, len(x.shape))]
-    return tf.slice(x, [0, start, *[0] * len(rest)], [size(x, 0), length, *rest])
+    first, _, *rest = sizes(x)
+    # a vector of zeros except for the start
+    begin = start * np.eye(1, len(x.shape), 1, dtype="int32")[0]
+    return tf.slice(x, begin, [first, length, *rest])
 
 
 def repeat(x, repeats, axis):

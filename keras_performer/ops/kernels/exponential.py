@@ -103,8 +103,8 @@ class ExponentialKernel(Kernel):
     def _hold(self, parameters):
         self.parameters = parameters
         matrix = parameters["projection_matrix"]
-        drawn = matrix.shape[-2] // self.num_parts
-        self._weights = matrix[..., :drawn, :] * scale(matrix)
+        drawn = tf.split(matrix, self.num_parts, -2)[0]
+        self._weights = drawn * scale(matrix)
 
     def bias(self, y, mask):
         """Returns -|y|^2 / 2, common to all log-features of a key, `(..., 1)`."""
@@ -115,7 +115,7 @@ class ExponentialKernel(Kernel):
 
     def project_keys(self, y, mask):
         if mask is not None:  # a huge masked key would exceed MASKED
-            y = tf.where(mask, y, tf.zeros_like(y))
+            y = tf.where(mask, y, tf.constant(0.0, y.dtype))
         bias = [self.bias(y, mask)] * self.num_parts
         b = self._plus_and_minus(bias, self.project_queries(y))
         if self.log_weights is None:
@@ -131,7 +131,7 @@ class ExponentialKernel(Kernel):
         if self.trainable:
             return super().pull_keys(y, mask, db, v, dv)
         if mask is not None:  # a NaN in a masked key would enter the gradient
-            y = tf.where(mask, y, tf.zeros_like(y))
+            y = tf.where(mask, y, tf.constant(0.0, y.dtype))
         # the gradient of the bias: the sum of features times their gradients
         dbias = tf.reduce_sum(v * dv, -1, keepdims=True)
         du = functools.reduce(tf.subtract, db)
@@ -152,7 +152,8 @@ class ExponentialKernel(Kernel):
     def normalizer(self, peak, denominator):
         """Returns the logarithm of the sum of weights; `-EMPTY` if the sum is 0."""
         visible = denominator > 0
-        log = tf.math.log(tf.where(visible, denominator, tf.ones_like(denominator)))
+        one = tf.constant(1.0, denominator.dtype)
+        log = tf.math.log(tf.where(visible, denominator, one))
         return tf.where(visible, peak + log, tf.constant(-EMPTY, peak.dtype))
 
     def log_normalizer(self, normalizer):
@@ -168,9 +169,12 @@ class ExponentialKernel(Kernel):
 
     def log_left_out(self, query):
         # -|x|^2 / 2, and 1 / M of the mean over features
-        squares = tf.reduce_sum(query**2, -1, keepdims=True)
+        squares = tf.reduce_sum(query * query, -1, keepdims=True)
         features = self.num_features(query.shape[-1])
         return -0.5 * scale(query) ** 2 * squares - math.log(features)
+
+    def pull_left_out(self, query, dlog):
+        return -(scale(query) ** 2) * query * dlog
 
     def normalized_query_features(self, a, r, normalizer):
         logs = self.query_logs(a, each(lambda r: r - normalizer, r))
@@ -180,12 +184,16 @@ class ExponentialKernel(Kernel):
         """Returns log-features of queries plus a shift, parts."""
         return self._plus_and_minus(shift, a)
 
+    def pull_query_logs(self, dlogs):
+        """Returns the gradient of a."""
+        return functools.reduce(tf.subtract, dlogs)
+
     def divided(self, d, normalizer):
         return d  # `normalized_query_features` divides
 
     def query_gradient(self, a, features, dfeatures):
         # the gradient of the product u; the parts are exp(u) and exp(-u)
-        return functools.reduce(tf.subtract, each(tf.multiply, features, dfeatures))
+        return self.pull_query_logs(each(tf.multiply, features, dfeatures))
 
     def key_gradient(self, b, features, dfeatures, mask):
         return each(tf.multiply, features, dfeatures)

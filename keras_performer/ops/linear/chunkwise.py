@@ -40,6 +40,7 @@ class Block(typing.NamedTuple):
         pairs: `Pairs`.
         references: `References`.
         decays: `Decays`, or `None`.
+        fades: log-decays of the features of keys that enter the sums, or `None`.
         e: features of keys, parts `(X, chunks, tokens, M / num_parts)`.
         added: features of keys that enter the sums, like `e`, with their decays; 0
             before the chunk's last segment.
@@ -54,6 +55,7 @@ class Block(typing.NamedTuple):
     pairs: Pairs
     references: References
     decays: Decays | None
+    fades: tf.Tensor | None
     e: tuple[tf.Tensor, ...]
     added: tuple[tf.Tensor, ...]
     before: tuple[tf.Tensor, ...]
@@ -78,9 +80,7 @@ class Block(typing.NamedTuple):
     def of_added(self, parts):
         """Decays features of keys, or gradients; 0 for keys not added to the sums."""
         parts = _of(self.pairs.lasts, parts)
-        if self.decays is None:
-            return parts
-        return _times(parts, self.decays.added(self.references.rare)[0])
+        return parts if self.fades is None else _times(parts, self.fades)
 
 
 def block_of(kernel, a, b, v, mask, pairs, r, sums, gates, group):
@@ -91,15 +91,17 @@ def block_of(kernel, a, b, v, mask, pairs, r, sums, gates, group):
     """
     decays = None
     if gates is not None:
-        level = r[0][..., :1] if kernel.max_rise is None else None
+        level = r[..., :1] if kernel.max_rise is None else None
         decays = decays_of(gates, pairs, mask, group, level)
     found = references(kernel, b, pairs, r, decays)
-    logs = b
-    if decays is not None and found.rare is not None:
-        # in rare chunks the features themselves include the decays
-        logs = each(lambda x: x + decays.added(found.rare)[1], b)
+    logs, fades = b, None
+    if decays is not None:
+        fades, rare = decays.added(found.rare)
+        if rare is not None:
+            # in rare chunks the features themselves include the decays
+            logs = each(lambda x: x + rare, b)
     e = kernel.key_features(logs, found.keys, mask)
-    block = Block(a, b, v, mask, pairs, found, decays, e, e, (), ())
+    block = Block(a, b, v, mask, pairs, found, decays, fades, e, e, (), ())
     block = block._replace(added=block.of_added(e))
     before, end = scan(over_rows(v, block.added), sums, found.to_next)
     return block._replace(before=before, end=_scaled(end, found.to_end))
@@ -155,9 +157,7 @@ def backward(kernel, block, d, normalizer, dend, with_dlog):
     common, rare = normalizer, block.references.rare
     if rare is not None:
         # features of 0: `log_pairs` adds the gradients of rare chunks
-        rare = rare[:, :, tf.newaxis, tf.newaxis]
-        none = kernel.normalizer_of(tf.constant(EMPTY, normalizer.dtype))
-        common = tf.where(rare, none, normalizer)
+        common = tf.where(rare, tf.constant(-EMPTY, normalizer.dtype), normalizer)
     p = kernel.normalized_query_features(block.a, block.references.rows, common)
     seen = block.of_rows(p)
     divided = kernel.divided(d, common)
@@ -170,8 +170,11 @@ def backward(kernel, block, d, normalizer, dend, with_dlog):
     dv = tf.matmul(weights, divided, transpose_a=True)
     dseen = per_feature(divided, block.read)
     dp = each(tf.add, dp, block.of_rows(dseen))
-    dfrom_sums = sum_of_products(seen, dseen)
-    dlog = ()
+    dlog = ddecays = ()
+    if with_dlog or block.decays is not None:
+        dfrom_sums = sum_of_products(seen, dseen)
+    if block.decays is not None:
+        ddecays = dlogs, dfrom_sums
     if with_dlog:
         dlog = tf.reduce_sum(dlogs, -1, keepdims=True) + dfrom_sums
     dbefore = _scaled(over_rows(divided, seen), block.references.to_rows)
@@ -181,12 +184,9 @@ def backward(kernel, block, d, normalizer, dend, with_dlog):
         return kernel.key_gradient(block.b, e, de, block.mask)
 
     if rare is not None:
-        ddecays = () if block.decays is None else (dlogs, dfrom_sums)
         da, db, dv, dbefore, ddecays, dlog = log_pairs.backward(
             kernel, block, d, normalizer, (da, of_keys(de), dv, dbefore, ddecays, dlog)
         )
-        if ddecays:
-            dlogs, dfrom_sums = ddecays
 
     dend = _scaled(dend, block.references.to_end)
     dadded, dsums = scan(dbefore, dend, block.references.to_next, reverse=True)
@@ -198,7 +198,7 @@ def backward(kernel, block, d, normalizer, dend, with_dlog):
     dv += over_features(block.added, dadded)
     dgates = None
     if block.decays is not None:
-        dgates = _gradient_of_gates(block, dlogs, dfrom_sums, dkeys, dadded)
+        dgates = _gradient_of_gates(block, *ddecays, dkeys, dadded)
     return Gradients(da, db, dv, dsums, dlog, dgates)
 
 
@@ -217,12 +217,12 @@ def _gradient_of_gates(block, dlogs, dfrom_sums, dkeys, dadded):
     past = _scaled(block.before, block.references.to_next)
     dpast = tf.reduce_sum(sum_of_products(past, dadded), 2, keepdims=True)
     # the sums before decay like the first key, and by the first key's own gate
-    dfrom_sums = tf.concat([dfrom_sums[:, :, :-1], dfrom_sums[:, :, -1:] + dpast], 2)
-    dpairs = tf.concat([dpairs[:, :, :-1], dpairs[:, :, -1:] + dends], 2)
-    dpairs = tf.concat([dpairs[..., :1] + dfrom_sums, dpairs[..., 1:]], 3)
-    dgates = pull_between(dpairs)
+    after, before = [tokens - 1, 0], [0, tokens - 1]
+    dfrom_sums += tf.pad(dpast, [[0, 0], [0, 0], after, [0, 0]])
+    dpairs += tf.pad(dends, [[0, 0], [0, 0], after, [0, 0]])
+    dpairs += tf.pad(dfrom_sums, [[0, 0], [0, 0], [0, 0], before])
     dfirst = tf.reduce_sum(dfrom_sums, 2, keepdims=True)
-    return tf.concat([dgates[:, :, :1] + dfirst, dgates[:, :, 1:]], 2)
+    return pull_between(dpairs) + tf.pad(dfirst, [[0, 0], [0, 0], before, [0, 0]])
 
 
 def scan(added, start, factors, reverse=False):

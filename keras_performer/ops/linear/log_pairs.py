@@ -7,12 +7,14 @@ exponential for each pair and feature, so a loop computes only the rare chunks. 
 belongs to one example and key-value head; a step of the loop takes a few.
 """
 
+import functools
+
 import tensorflow as tf
 
 from keras_performer.ops.blocks import block_sizes
 from keras_performer.ops.kernels.base import EMPTY
-from keras_performer.ops.kernels.parts import each, join
-from keras_performer.ops.shapes import ceil_div, size
+from keras_performer.ops.kernels.parts import each, join, split
+from keras_performer.ops.shapes import positions, size
 
 # The most chunks of a step: few are rare, and a larger group would be mostly padding.
 MOST = 8
@@ -33,9 +35,14 @@ def forward(kernel, block, weighted, peak):
     rare = _RareChunks(block)
 
     def replaced(indices, _, *rows):
-        found = _weighted_sums(kernel, *rare.taken(indices))
+        logs, earlier, _ = _log_weights(kernel, block, indices)
+        v, before = _values_and_sums(block, indices)
+        largest = (tf.reduce_max(x, -1, keepdims=True) for x in (logs, earlier))
+        scale = tf.maximum(tf.maximum(*largest), tf.constant(EMPTY, logs.dtype))
+        sums = tf.matmul(tf.exp(logs - scale), v)
+        sums += tf.matmul(tf.exp(earlier - scale), before, transpose_b=True)
         return each(
-            lambda x, y: tf.tensor_scatter_nd_update(x, indices, y), rows, found
+            lambda x, y: tf.tensor_scatter_nd_update(x, indices, y), rows, (sums, scale)
         )
 
     return rare.loop(replaced, (weighted, peak))
@@ -58,20 +65,32 @@ def backward(kernel, block, d, normalizer, gradients):
     """
     rare = _RareChunks(block)
 
-    def added(indices, valid, *gradients):
-        sources, others, decays = rare.taken(indices)
+    def added(indices, numbers, *gradients):
         scale, dsums = (tf.gather_nd(x, indices) for x in (normalizer, d))
         # copies of the last rare chunk fill up the group
-        dsums = tf.where(valid, dsums, tf.zeros_like(dsums))
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch((sources, decays))
-            found, _ = _weighted_sums(kernel, sources, others, decays, scale)
-            dlog = tf.reduce_sum(found * dsums, -1, keepdims=True)
-        found = tf.nest.flatten(tape.gradient(dlog, (sources, decays)))
+        valid = tf.reshape(numbers < rare.count, (-1, 1, 1))
+        dsums = tf.where(valid, dsums, tf.constant(0.0, dsums.dtype))
+        logs, earlier, (features, total) = _log_weights(kernel, block, indices)
+        v, before = _values_and_sums(block, indices)
+        weights, read = tf.exp(logs - scale), tf.exp(earlier - scale)
+        dlogs = weights * tf.matmul(dsums, v, transpose_b=True)
+        dearlier = read * tf.matmul(dsums, before)
+        dproducts = features * (tf.expand_dims(dlogs, -1) / total)
+        parts = functools.partial(split, num_parts=len(block.b))
+        drows = tf.reduce_sum(dearlier, -1, keepdims=True)
+        found = [
+            kernel.pull_query_logs(parts(tf.reduce_sum(dproducts, 2) + dearlier)),
+            *parts(tf.reduce_sum(dproducts, 1)),
+            tf.matmul(weights, dsums, transpose_a=True),
+            *parts(tf.matmul(dsums, read, transpose_a=True)),
+            *([dlogs, drows] if block.decays is not None else []),
+            tf.reduce_sum(dlogs, -1, keepdims=True) + drows,
+        ]
         # dlog comes last, if wanted
-        found = [*found, dlog][: len(gradients)]
         return each(
-            lambda x, y: tf.tensor_scatter_nd_add(x, indices, y), gradients, found
+            lambda x, y: tf.tensor_scatter_nd_add(x, indices, y),
+            gradients,
+            found[: len(gradients)],
         )
 
     # starts from the given gradients: most blocks have no rare chunk to add
@@ -79,44 +98,53 @@ def backward(kernel, block, d, normalizer, gradients):
     return tf.nest.pack_sequence_as(gradients, sums)
 
 
-def _weighted_sums(kernel, sources, others, decays, scale=None):
-    """Returns sums of values and ones `(items, rows, V + 1)`, and their `scale`.
+def _log_weights(kernel, block, indices):
+    """Returns log-weights of pairs and of the features of the sums before.
 
     Args:
-        sources: projected queries and keys, values and ones, sums before the chunk.
-        others: the reference of the sums; visible pairs; rows that see the sums, or
-            `None` for all; and `Pairs.log_shares`.
-        decays: log-decays of pairs and of the sums before, or `()`.
-        scale: logarithm of the divisor; `None` for the largest weight of a row.
+        kernel, block: as in `forward`.
+        indices: of some chunks, `(items, 2)`.
+
+    Returns:
+        `(logs, earlier, products)`, `(items, rows, tokens)`, `(items, rows, M)`, and
+        the products of features, `(items, rows, tokens, M)`, divided by the largest of
+        each pair, with their sum.
     """
-    a, b, v, before = sources
-    reference, visible, goes_on, shares = others
-    nothing = each(lambda x: tf.zeros((1, 1, x.shape[-1]), x.dtype), b)
-    queries = join(kernel.query_logs(a, nothing))
-    logs = queries[:, :, tf.newaxis] + join(b)[:, tf.newaxis]
-    logs = tf.reduce_logsumexp(logs, -1)
-    earlier = queries + join(reference)
-    if decays:
-        logs, earlier = logs + decays[0], earlier + decays[1]
-    if shares is not None:
-        logs += shares
-    logs = _where(visible, logs)
-    if goes_on is not None:
-        earlier = _where(goes_on, earlier)
-    if scale is None:
-        largest = (tf.reduce_max(x, -1, keepdims=True) for x in (logs, earlier))
-        scale = tf.maximum(tf.maximum(*largest), tf.constant(EMPTY, logs.dtype))
-    sums = tf.matmul(tf.exp(logs - scale), v)
-    return sums + tf.matmul(
-        tf.exp(earlier - scale), join(before), transpose_b=True
-    ), scale
+    pairs, decays = block.pairs, block.decays
+
+    def take(x):
+        return tf.gather_nd(x, indices)
+
+    nothing = (tf.zeros((), block.a.dtype),) * kernel.num_parts
+    queries = join(kernel.query_logs(take(block.a), nothing))
+    keys = join(each(take, block.b))
+    logs = tf.expand_dims(queries, 2) + tf.expand_dims(keys, 1)
+    largest = tf.reduce_max(logs, -1, keepdims=True)
+    features = tf.exp(logs - largest)
+    total = tf.reduce_sum(features, -1, keepdims=True)
+    logs = tf.squeeze(largest + tf.math.log(total), -1)
+    earlier = queries + take(block.references.before)
+    if decays is not None:
+        logs, earlier = logs + take(decays.pairs), earlier + take(decays.rows)
+    if pairs.log_shares is not None:
+        logs += pairs.log_shares
+    visible = pairs.visible
+    logs = _where(visible if visible.shape.rank == 2 else take(visible), logs)
+    if pairs.goes_on is not None:
+        earlier = _where(take(pairs.goes_on), earlier)
+    return logs, earlier, (features, total)
+
+
+def _values_and_sums(block, indices):
+    """Returns values with ones and the sums before, of some chunks."""
+    v, *before = (tf.gather_nd(x, indices) for x in (block.v, *block.before))
+    return v, join(before)
 
 
 class _RareChunks:
     """The rare chunks of a block, each of one row of X; a step takes `at_once`."""
 
     def __init__(self, block):
-        self.block = block
         flags = tf.cast(tf.reshape(block.references.rare, (-1,)), tf.int32)
         self.count = tf.reduce_sum(flags)
         # rare chunks first
@@ -125,47 +153,26 @@ class _RareChunks:
         features = sum(x.shape[-1] for x in block.b)
         most = block_sizes().features // (pairs * features)
         self.at_once = min(max(most, 1), MOST) if isinstance(most, int) else 1
-        self.decays = ()
-        if block.decays is not None:
-            self.decays = block.decays.pairs, block.decays.rows
-
-    def taken(self, indices):
-        """Gathers inputs of some chunks, `(sources, others, decays)`."""
-        block, pairs = self.block, self.block.pairs
-        sources = block.a, block.b, block.v, block.before
-        visible = pairs.visible
-        if visible.shape.rank == 2:
-            visible = visible[tf.newaxis]
-        else:
-            visible = tf.gather_nd(visible, indices)
-        sources, reference, decays = tf.nest.map_structure(
-            lambda x: tf.gather_nd(x, indices),
-            (sources, block.references.before, self.decays),
-        )
-        goes_on = pairs.goes_on
-        goes_on = None if goes_on is None else tf.gather_nd(goes_on, indices)
-        return sources, (reference, visible, goes_on, pairs.log_shares), decays
 
     def loop(self, step, tensors):
-        """Runs `tensors = step(indices, valid, *tensors)` over all rare chunks.
+        """Runs `tensors = step(indices, numbers, *tensors)` over all rare chunks.
 
         Args:
-            step: function of the indices of some chunks, `(items, 2)`, of the bool
-                `valid`, `(items, 1, 1)`, false for copies, and of the tensors.
+            step: function of the indices of some chunks, `(items, 2)`, of their
+                numbers, `(items,)`, of which those from `count` on are copies, and of
+                the tensors.
             tensors: tuple of tensors `(X, chunks, ...)`.
         """
         chunks = size(tensors[0], 1)
-        last = tf.maximum(self.count - 1, 0)
 
         def body(i, *tensors):
-            numbers = i * self.at_once + tf.range(self.at_once)
-            order = tf.gather(self.order, tf.minimum(numbers, last))
+            numbers = i + positions(self.at_once)
+            order = tf.gather(self.order, tf.minimum(numbers, self.count - 1))
             indices = tf.stack([order // chunks, order % chunks], 1)
-            valid = (numbers <= last)[:, tf.newaxis, tf.newaxis]
-            return i + 1, *step(indices, valid, *tensors)
+            return i + self.at_once, *step(indices, numbers, *tensors)
 
         _, *tensors = tf.while_loop(
-            lambda i, *_: i < ceil_div(self.count, self.at_once),
+            lambda i, *_: i < self.count,
             body,
             (tf.constant(0), *tensors),
             parallel_iterations=1,

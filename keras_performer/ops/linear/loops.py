@@ -111,7 +111,7 @@ class Causal:
         self.blocks = Blocks(length, tokens, multiple=multiple)
         self._see(*masks, key)
         # without the gates of a state
-        self.own_decays = [] if gates is None else [gates[:, reach.before :]]
+        self.own_decays = [] if gates is None else [self._own(gates)]
         if gates is not None:
             self.gates = self.cut(gates)
         if fade is not None:
@@ -145,11 +145,19 @@ class Causal:
             return self.blocks.cut(x)
         return tf.pad(x, [*self.paddings, [0, 0], [0, 0]])
 
+    def _own(self, x):
+        """Returns keys, values or gates without those of a state."""
+        return x[:, self.reach.before :] if self.reach.before else x
+
     def keys(self, x, i):
-        """Returns keys or values of block i and its halo, `(X, halo + tokens, dim)`."""
+        """Returns keys, values or gates of block i and its halo.
+
+        The shape is `(X, halo + tokens, dim)`; `None` stays.
+        """
+        if x is None:
+            return None
         if self.halo:
-            x = self._slice(x, i)[:, tf.newaxis]
-            i = 0
+            return self.heads.rows_of_keys(self._slice(x, i))
         return self.heads.key_rows(x, i)
 
     def _slice(self, x, i, further=0):
@@ -162,13 +170,11 @@ class Causal:
             return x
         return slice_of(x, self.halo - self.reach.delay, self.blocks.tokens)
 
-    def _read(self, i, x, y, v):
+    def _read(self, i, x, y, v, gates):
         """Returns the arguments of `Near.forward` for block i."""
-        numbers, gates = self.numbers, self.gates
+        numbers = self.numbers
         if numbers is not None:
             numbers = self._slice(numbers, i, 1)[:, 1:]
-        if gates is not None:
-            gates = self.keys(gates, i)
         return x, y, v, self._slice(self.seen, i), numbers, gates
 
     def _pairs(self, i, mask):
@@ -179,32 +185,30 @@ class Causal:
             shares = log_halves(tokens, group, self.heads.dtype)
         if self.numbers is None:
             return pairs_of(visible, mask)._replace(log_shares=shares)
-        # the first number belongs to the token before the halo
-        numbers = self._slice(self.numbers, i, 1)
-        keys = slice_of(numbers, self.halo - self.reach.delay, self.blocks.tokens + 1)
-        queries = slice_of(numbers, self.halo + 1, self.blocks.tokens)
+        numbers = self.heads.rows_of_mask(self._slice(self.numbers, i, 1))
 
-        def in_chunks(x, first, count):
-            x = tf.reshape(x, (size(x, 0), self.chunks, tokens))[:, :, first:count]
-            return repeat(x, self.heads.num_key_value_heads, 0)
+        def in_chunks(first):
+            # the first number belongs to the token before the halo
+            x = slice_of(numbers, first, self.blocks.tokens)
+            return to_chunks(x, self.chunks)
 
+        first = self.halo - self.reach.delay
         return pairs_of_segments(
             visible,
             mask,
-            repeat(in_chunks(queries, 0, None), group, 2),
-            in_chunks(keys[:, 1:], 0, None),
-            in_chunks(keys[:, :-1], 0, 1),
+            repeat(in_chunks(self.halo + 1), group, 2),
+            in_chunks(first + 1),
+            in_chunks(first)[:, :, :1],
         )._replace(log_shares=shares)
 
-    def _block(self, i, x, y, v, r, sums):
+    def _block(self, i, x, y, v, gates, r, sums):
         """Returns block i, and its far keys, their values with ones, and their mask."""
         y, v = self.far(y), with_ones(self.far(v))
         mask = self.heads.mask_rows(self.far_seen, i)
         cut = lambda x: to_chunks(x, self.chunks)  # noqa: E731
         in_chunks = None if mask is None else cut(mask)
-        gates = self.gates
         if gates is not None:
-            gates = cut(self._of_sequence(i, self.far(self.keys(gates, i))))
+            gates = cut(self._of_sequence(i, self.far(gates)))
         block = chunkwise.block_of(
             self.kernel,
             cut(self.kernel.project_queries(x)),
@@ -229,7 +233,7 @@ class Causal:
         if not (self.blocks.padded and self.reach.delay):
             return gates
         within = i * tokens + tf.range(tokens) < self.length
-        return tf.where(within[:, tf.newaxis], gates, tf.zeros_like(gates))
+        return tf.where(within[:, tf.newaxis], gates, tf.constant(0.0, gates.dtype))
 
     def _left_out(self, i, block):
         """Returns the logarithm of a factor missing in far weights, `(X, rows, 1)`."""
@@ -253,15 +257,16 @@ class Causal:
         kernel, heads, blocks = self.kernel, self.heads, self.blocks
         queries = blocks.cut(query)
         keys, values = self.cut(key), self.cut(value)
-        start = [split(z, kernel.num_parts) for z in (r, sums)]
+        start = r, *split(sums, kernel.num_parts)
         # a single block starts from the initial state: no array of states
-        kept = (*start[0], *start[1]) if blocks.many else ()
+        kept = start if blocks.many else ()
 
-        def step(i, r, sums, states, *arrays):
-            states = [z.write(i, s) for z, s in zip(states, (*r, *sums))]
+        def step(i, state, states, *arrays):
+            states = [z.write(i, s) for z, s in zip(states, state)]
+            r, *sums = state
             x = heads.query_rows(queries, i)
-            y, v = self.keys(keys, i), self.keys(values, i)
-            block, _ = self._block(i, x, y, v, r, sums)
+            read = [self.keys(z, i) for z in (keys, values, self.gates)]
+            block, _ = self._block(i, x, *read, r, sums)
             found = chunkwise.forward(kernel, block)
             weighted, peak = map(from_chunks, found)
             normalizer = kernel.normalizer(peak, weighted[..., -1:])
@@ -269,13 +274,13 @@ class Causal:
             lacks = self._left_out(i, block)
             if self.gain is not None:
                 found += normalizer, lacks
-                *found, normalizer = self._with_near(i, x, y, v, *found)
+                *found, normalizer = self._with_near(i, x, read, *found)
             elif self.gates is not None:
                 found.append(lacks)
             found = [heads.query_block(z) for z in found]
             arrays = [z.write(i, x) for z, x in zip(arrays, (normalizer, *found))]
-            end = _shaped(block.references.r_new, r), _shaped(block.end, sums)
-            return *end, states, *arrays
+            state = _shaped((block.references.r_new, *block.end), state)
+            return state, states, *arrays
 
         shapes = [heads.query_rows_shape(query, blocks.tokens, 1)]
         shapes.append(blocks.block_shape(query, size(value, 3)))
@@ -284,18 +289,16 @@ class Causal:
             shapes.append(blocks.block_shape(query, 1))
         states = [blocks.array(heads.dtype, sizes(z)) for z in kept]
         arrays = [blocks.array(heads.dtype, shape) for shape in shapes]
-        r, sums, states, normalizers, *found = blocks.loop(
-            step, (*start, states, *arrays)
+        (r, *sums), states, normalizers, *found = blocks.loop(
+            step, (start, states, *arrays)
         )
-        states = [s.stack() for s in states] or [
-            z[tf.newaxis] for z in (*start[0], *start[1])
-        ]
+        states = [z.stack() for z in states] or [z[tf.newaxis] for z in start]
         shape = query.shape[:3]
         dims = value.shape[3], 1
         found = [blocks.join(z, (*shape, dim)) for z, dim in zip(found, dims)]
         output, log_sums = found if with_logs else (*found, None)
         saved = normalizers.stack(), states
-        return output, log_sums, join(r), join(sums), saved
+        return output, log_sums, r, join(sums), saved
 
     def backward(
         self, query, key, value, output, log_sums, saved, doutput, dlog_sums, dsums
@@ -315,18 +318,17 @@ class Causal:
         ]
 
         def step(i, dend, dtrained, dgain, later, *arrays):
-            state = tuple(s[i] for s in states)
+            r, *sums = (tf.gather(z, i) for z in states)
             x = heads.query_rows(queries, i)
-            y, v = self.keys(keys, i), self.keys(values, i)
-            state = state[: kernel.num_parts], state[kernel.num_parts :]
-            block, (far_y, far_v, mask) = self._block(i, x, y, v, *state)
+            read = [self.keys(z, i) for z in (keys, values, self.gates)]
+            block, (far_y, far_v, mask) = self._block(i, x, *read, r, sums)
             *ends, log = (None if z is None else heads.query_rows(z, i) for z in rows)
             d = with_normalizer_gradient(*ends)
             found = chunkwise.backward(
                 kernel,
                 block,
                 to_chunks(d, self.chunks),
-                to_chunks(normalizers[i], self.chunks),
+                to_chunks(tf.gather(normalizers, i), self.chunks),
                 dend,
                 self.gain is not None,
             )
@@ -341,7 +343,7 @@ class Causal:
                 dgain += tf.reduce_sum(heads.query_block(dlog), (0, 1))
                 dx += kernel.pull_left_out(x, dlog)
             if self.reach.near:
-                dx_near, *near = self.near.backward(*self._read(i, x, y, v), d, log)
+                dx_near, *near = self.near.backward(*self._read(i, x, *read), d, log)
                 dx += dx_near
                 dkeys = [self._in_halo(z) + w for z, w in zip(dkeys, near)]
             elif self.halo:
@@ -362,14 +364,14 @@ class Causal:
             shape = size(key, 0), self.halo, key.shape[2]
             dims = [size(key, 3), size(value, 3)]
             dims += [] if self.gates is None else [1]
-            later = [tf.zeros((*shape, dim), heads.dtype) for dim in dims]
+            later = tuple(tf.zeros((*shape, dim), heads.dtype) for dim in dims)
         start = (
             split(dsums, kernel.num_parts),
             each(tf.zeros_like, kernel.trained),
-            tf.zeros((query.shape[2], 1), heads.dtype),
+            () if self.gain is None else tf.zeros((query.shape[2], 1), heads.dtype),
             later,
         )
-        own = [query, *(z[:, self.reach.before :] for z in (key, value))]
+        own = [query, self._own(key), self._own(value)]
         own += self.own_decays
         arrays = [blocks.array(heads.dtype) for _ in own]
         dsums, dtrained, dgain, later, *arrays = blocks.loop(
@@ -388,11 +390,12 @@ class Causal:
         inputs = dquery, dkey, dvalue, join(dsums)
         return inputs, dgain, (*dgates, *dfade), dtrained
 
-    def _with_near(self, i, x, y, v, output, normalizer, lacks):
+    def _with_near(self, i, x, read, output, normalizer, lacks):
         """Adds the gain and the near keys to the results for far keys.
 
         Args:
-            i, x, y, v: the block, and its queries, keys and values.
+            i, x: the block, and its queries.
+            read: the keys, values and gates that it reads.
             output, normalizer: results for far keys.
             lacks: result of `_left_out`.
 
@@ -407,7 +410,7 @@ class Causal:
         gain = gain if lacks is None else gain + lacks
         total = log + gain
         if self.reach.near:
-            near = self.near.forward(*self._read(i, x, y, v))
+            near = self.near.forward(*self._read(i, x, *read))
             output, total = joined([near, (output, total)])
         share = tf.where(sees, total - gain, tf.constant(EMPTY, total.dtype))
         return output, total, kernel.normalizer_of(share)
@@ -429,18 +432,14 @@ class Causal:
         if not self.halo:
             return dkeys, later
         tokens = self.blocks.tokens
-        dkeys = [
-            tf.concat([z[:, :tokens], z[:, tokens:] + w], 1)
-            for z, w in zip(dkeys, later)
-        ]
-        # a loop needs constant static shapes
-        later = [
-            tf.ensure_shape(slice_of(z, 0, self.halo), w.shape)
-            for z, w in zip(dkeys, later)
-        ]
-        return [slice_of(z, self.halo, tokens) for z in dkeys], later
+        own = [[0, 0], [tokens, 0], [0, 0], [0, 0]]
+        dkeys = [z + tf.pad(w, own) for z, w in zip(dkeys, later)]
+        earlier, dkeys = zip(*(tf.split(z, [self.halo, tokens], 1) for z in dkeys))
+        return dkeys, _shaped(earlier, later)
 
 
-def _shaped(parts, like):
-    """Gives parts the static shapes of the loop's inputs."""
-    return each(lambda x, y: tf.ensure_shape(x, y.shape), parts, like)
+def _shaped(tensors, like):
+    """Gives tensors the static shapes of the loop's inputs, which must not change."""
+    for x, y in zip(tensors, like):
+        x.set_shape(y.shape)
+    return tuple(tensors)

@@ -9,7 +9,7 @@ import typing
 
 import tensorflow as tf
 
-from keras_performer.ops.shapes import repeat
+from keras_performer.ops.shapes import positions
 
 
 class Pairs(typing.NamedTuple):
@@ -56,14 +56,13 @@ class Pairs(typing.NamedTuple):
 
 def triangle(tokens, group):
     """Returns the mask of own and earlier keys, bool `(tokens * group, tokens)`."""
-    keys = tf.range(tokens)
-    return repeat(keys, group, 0)[:, tf.newaxis] >= keys
+    visible = positions(tokens * group)[:, tf.newaxis] // group >= positions(tokens)
+    return tf.convert_to_tensor(visible)
 
 
 def log_halves(tokens, group, dtype):
     """Returns log-shares that halve the weight of each query's own key."""
-    keys = tf.range(tokens)
-    own = repeat(keys, group, 0)[:, tf.newaxis] == keys
+    own = positions(tokens * group)[:, tf.newaxis] // group == positions(tokens)
     return tf.cast(own, dtype) * -math.log(2)
 
 
@@ -76,7 +75,7 @@ def pairs_of(visible, mask):
     """
     if mask is None:
         return Pairs(visible)
-    return Pairs(visible, *_first(tf.squeeze(mask, 3)[:, :, tf.newaxis]))
+    return Pairs(visible, *_first(tf.linalg.matrix_transpose(mask)))
 
 
 def pairs_of_segments(visible, mask, of_rows, of_keys, before):
@@ -85,30 +84,29 @@ def pairs_of_segments(visible, mask, of_rows, of_keys, before):
     Args:
         visible: bool `(rows, tokens)`.
         mask: bool `(X, chunks, tokens, 1)`, true for visible keys, or `None`.
-        of_rows, of_keys: int32 `(X, chunks, rows)` and `(X, chunks, tokens)`, numbers
-            of segments.
-        before: int32 `(X, chunks, 1)`, the segment of the sums before the chunk.
+        of_rows, of_keys: int32 `(X, chunks, rows, 1)` and `(X, chunks, tokens, 1)`,
+            numbers of segments.
+        before: int32 `(X, chunks, 1, 1)`, the segment of the sums before the chunk.
     """
-    seen = tf.ones_like(of_keys, tf.bool) if mask is None else tf.squeeze(mask, 3)
-    seen = seen[:, :, tf.newaxis]
-    keys = of_keys[:, :, tf.newaxis]
+    keys = tf.linalg.matrix_transpose(of_keys)
+    seen = None if mask is None else tf.linalg.matrix_transpose(mask)
 
     def own_segment(numbers):
-        same = numbers[..., tf.newaxis] == keys
-        return same, *_first(tf.logical_and(same, seen))
+        same = numbers == keys
+        return same, *_first(same if seen is None else tf.logical_and(same, seen))
 
     _, first_key, sees_key = own_segment(before)
     same, first_of_rows, rows_see = own_segment(of_rows)
     _, first_of_keys, keys_see = own_segment(of_keys)
-    last = of_keys[:, :, -1, tf.newaxis]
+    last = of_keys[:, :, -1:]
     return Pairs(
         tf.logical_and(visible, same),
         first_key,
         sees_key,
-        goes_on=(of_rows == before)[..., tf.newaxis],
-        keys_go_on=(of_keys == before)[..., tf.newaxis],
-        lasts=(of_keys == last)[..., tf.newaxis],
-        whole=(last == before)[..., tf.newaxis],
+        goes_on=of_rows == before,
+        keys_go_on=of_keys == before,
+        lasts=of_keys == last,
+        whole=last == before,
         first_of_rows=first_of_rows,
         first_of_keys=first_of_keys,
         rows_see=rows_see,

@@ -30,23 +30,23 @@ class References(typing.NamedTuple):
         rows: for query features, parts `(X, chunks, 1 or rows, M / num_parts)`.
         keys: for key features, parts `(X, chunks, 1 or tokens, M / num_parts)`. Keys
             of a chunk that enter the sums share the reference of the sums after it.
-        before: for the sums before each chunk, parts `(X, chunks, 1, M / num_parts)`.
-        to_rows: factor of the sums before a chunk for its rows, parts like `before`;
-            `None` for 1.
+        before: for the sums before each chunk, `(X, chunks, 1, M)`.
+        to_rows: factor of the sums before a chunk for its rows, parts `(X, chunks, 1, M
+            / num_parts)`; `None` for 1.
         to_next: factor of these sums when the chunk is added; `None` for 1.
         to_end: factor of the sums after the last chunk, parts `(X, 1, M / num_parts)`;
             `None` for 1.
-        r_new: the running maximum after the block, parts `(X, 1, M / num_parts)`.
-        rare: bool `(X, chunks)`; `None` for kernels without a stabilizer.
+        r_new: the running maximum after the block, `(X, 1, M)`.
+        rare: bool `(X, chunks, 1, 1)`; `None` for kernels without a stabilizer.
     """
 
     rows: tuple[tf.Tensor, ...]
     keys: tuple[tf.Tensor, ...]
-    before: tuple[tf.Tensor, ...] | None
+    before: tf.Tensor | None
     to_rows: tuple[tf.Tensor, ...] | None
     to_next: tuple[tf.Tensor, ...] | None
     to_end: tuple[tf.Tensor, ...] | None
-    r_new: tuple[tf.Tensor, ...]
+    r_new: tf.Tensor
     rare: tf.Tensor | None
 
 
@@ -57,12 +57,11 @@ def references(kernel, b, pairs, r, decays):
         kernel: a `Kernel`.
         b: projected keys, parts `(X, chunks, tokens, M / num_parts)`.
         pairs: `Pairs`.
-        r: the running maximum before the block, parts `(X, 1, M / num_parts)`.
+        r: the running maximum before the block, `(X, 1, M)`.
         decays: `Decays`, or `None`.
     """
     if kernel.max_rise is None:
-        return _without_stabilizer(pairs, r, decays)
-    b, r = each(tf.stop_gradient, b), join(r)
+        return _without_stabilizer(pairs, r, decays, len(b))
     split_ = functools.partial(split, num_parts=len(b))
     top = join(each(_largest, b))
     faded = b if decays is None else each(lambda x: x + decays.keys, b)
@@ -70,7 +69,7 @@ def references(kernel, b, pairs, r, decays):
         added = top if decays is None else join(each(_largest, faded))
     else:
         added = join(each(lambda x: _largest(_where(pairs.lasts, x)), faded))
-    earlier, after = _running_max(r, added, pairs.whole, decays)
+    earlier, after, r_new = _running_max(r, added, pairs.whole, decays)
     first = _going_on(b, pairs, earlier)
     if pairs.lasts is None:
         rise = top - first
@@ -94,20 +93,20 @@ def references(kernel, b, pairs, r, decays):
         safe = each(
             lambda x, y: tf.where(pairs.lasts, x, y), split_(after), split_(top)
         )
-    rare = tf.reduce_max(rise, (2, 3)) >= kernel.max_rise
+    rare = _largest(rise, (2, 3)) >= kernel.max_rise
     if decays is not None:
-        loses = tf.reduce_max(_fall(b, keys), (2, 3)) >= kernel.max_rise
-        fades = tf.squeeze(decays.past, (2, 3)) <= -kernel.max_rise
+        loses = _largest(_fall(b, keys), (2, 3)) >= kernel.max_rise
+        fades = decays.past <= -kernel.max_rise
         rare = tf.logical_or(rare, tf.logical_and(fades, loses))
         safe = each(lambda x: x - decays.end, safe)
-    flag = rare[:, :, tf.newaxis, tf.newaxis]
     # keys of a rare chunk enter the sums, too: their features must not overflow
-    keys = each(lambda x, y: tf.where(flag, x, y), safe, keys)
-    own = join(each(lambda x: x[:, :, -1, tf.newaxis], keys))
+    keys = each(lambda x, y: tf.where(rare, x, y), safe, keys)
+    own = join(keys if pairs.lasts is None else each(lambda x: x[:, :, -1:], keys))
     if decays is not None:
         own = tf.maximum(own + decays.end, tf.constant(EMPTY, own.dtype))
     # the sums before a chunk have the reference of the chunk before it
-    before = tf.concat([r[:, tf.newaxis], own[:, :-1]], 1)
+    *before, last = r, *tf.unstack(own, axis=1)
+    before = tf.stack(before, 1)
     if decays is not None:
         before += decays.first
         to_rows = tf.exp(before - first)
@@ -116,26 +115,24 @@ def references(kernel, b, pairs, r, decays):
         to_rows = to_next = tf.exp(before - own)
     if pairs.lasts is not None:
         # an ended segment may be far above the reference: an infinite factor
-        to_next = tf.where(pairs.whole, to_next, tf.zeros_like(to_next))
+        to_next = tf.where(pairs.whole, to_next, tf.constant(0.0, to_next.dtype))
         to_rows = tf.exp(before - first)
-    to_end = tf.exp(own[:, -1] - after[:, -1])
-    before, to_rows, to_next, to_end, r_new = map(
-        split_, (before, to_rows, to_next, to_end, after[:, -1])
-    )
+    to_end = tf.exp(last - r_new)
+    to_rows, to_next, to_end = map(split_, (to_rows, to_next, to_end))
     return References(rows, keys, before, to_rows, to_next, to_end, r_new, rare)
 
 
-def _without_stabilizer(pairs, r, decays):
+def _without_stabilizer(pairs, r, decays, num_parts):
     """Returns `References` for features without a stabilizer: only decays scale."""
-    rows = each(lambda x: x[:, tf.newaxis], r)
+    rows = split(tf.expand_dims(r, 1), num_parts)
     to_next = None
     if decays is not None:
         to_next = tf.exp(decays.level + decays.past - decays.end)
-        r = each(lambda x: tf.zeros_like(x) + decays.end[:, -1], r)
+        r = tf.zeros_like(r) + decays.end[:, -1]
     if pairs.whole is not None:
         whole = tf.cast(pairs.whole, rows[0].dtype)
         to_next = whole if to_next is None else tf.where(pairs.whole, to_next, whole)
-    to_next = None if to_next is None else each(lambda _: to_next, r)
+    to_next = None if to_next is None else (to_next,) * num_parts
     return References(rows, rows, None, None, to_next, None, r, None)
 
 
@@ -146,23 +143,27 @@ def _fall(b, keys):
 
 
 def _running_max(r, top, whole, decays):
-    """Returns the running maximum before and after each chunk, `(X, chunks, 1, M)`."""
+    """Returns running maxima: before and after each chunk, and after all.
+
+    The shapes are `(X, chunks, 1, M)`, and at the end `(X, 1, M)`.
+    """
     before, after = [], []
     if whole is not None:
         whole = tf.unstack(whole, axis=1)
     if decays is not None:
         gates, past = (tf.unstack(x, axis=1) for x in (decays.first, decays.past))
+    empty = tf.constant(EMPTY, r.dtype)
     for i, chunk in enumerate(tf.unstack(top, axis=1)):
         if decays is not None:
-            r = tf.maximum(r + gates[i], tf.constant(EMPTY, r.dtype))
+            r = tf.maximum(r + gates[i], empty)
         before.append(r)
         if decays is not None:
-            r = tf.maximum(r + past[i], tf.constant(EMPTY, r.dtype))
+            r = tf.maximum(r + past[i], empty)
         if whole is not None:
-            r = tf.where(whole[i], r, tf.constant(EMPTY, r.dtype))
+            r = tf.where(whole[i], r, empty)
         r = tf.maximum(r, chunk)
         after.append(r)
-    return tf.stack(before, 1), tf.stack(after, 1)
+    return tf.stack(before, 1), tf.stack(after, 1), r
 
 
 def _going_on(b, pairs, before):
@@ -172,10 +173,10 @@ def _going_on(b, pairs, before):
     empty, because rows before the key see the sums alone.
     """
     if pairs.first_key is None:
-        return tf.maximum(before, join(each(lambda x: x[:, :, 0, tf.newaxis], b)))
+        return tf.maximum(before, join(each(lambda x: x[:, :, :1], b)))
     first = join(_gathered(b, pairs.first_key, pairs.sees_key))
     empty = before[..., :1] <= EMPTY
-    counts = tf.logical_or(empty, (pairs.first_key == 0)[..., tf.newaxis])
+    counts = tf.logical_or(empty, tf.expand_dims(pairs.first_key == 0, -1))
     return tf.maximum(before, _where(counts, first))
 
 

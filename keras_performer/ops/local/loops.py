@@ -5,6 +5,7 @@ and, unless causal, later chunks inside the window. A loop over blocks of chunks
 computes the weights; the backward loop recomputes them.
 """
 
+import numpy as np
 import tensorflow as tf
 
 from keras_performer.ops.blocks import Blocks, block_sizes, has_gpu, has_tpu
@@ -14,7 +15,15 @@ from keras_performer.ops.local import weights
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.local.weights import hidden_unless
 from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
-from keras_performer.ops.shapes import ceil_div, pad, repeat, size, sizes, slice_of
+from keras_performer.ops.shapes import (
+    ceil_div,
+    pad,
+    positions,
+    repeat,
+    size,
+    sizes,
+    slice_of,
+)
 
 # Least and most tokens of a chunk for short windows. GPUs and TPUs take MOST: smaller
 # products are slow there.
@@ -108,7 +117,7 @@ class Local:
         queries, keys = blocks.cut(query), self._cut(keys)
 
         def step(i, outputs, log_sums):
-            x, y, v = self._block(queries, keys, i)
+            x, y, v = self._block(queries, keys, i, self._indices(i))
             found = weights.forward(x, y, v, self._hidden(i))
             output, log = (heads.query_block(self._from_chunks(z)) for z in found)
             return outputs.write(i, output), log_sums.write(i, log)
@@ -133,7 +142,8 @@ class Local:
         given, keys, gates = keys, self._cut(keys), self.gates
 
         def step(i, dqueries, *arrays):
-            x, y, v = self._block(queries, keys, i)
+            indices = self._indices(i)
+            x, y, v = self._block(queries, keys, i, indices)
             d = with_normalizer_gradient(
                 heads.query_rows(doutputs, i),
                 heads.query_rows(outputs, i),
@@ -142,6 +152,7 @@ class Local:
             d = self._to_chunks(d)
             log = self._to_chunks(heads.query_rows(logs, i))
             dx, *dkeys, dlogits = weights.backward(x, y, v, self._hidden(i), d, log)
+            indices = tf.unstack(indices)
             dquery = heads.query_block(self._from_chunks(dx))
             if gates is not None:
                 dpairs = sum_of_rows(dlogits, self.chunk)
@@ -149,16 +160,16 @@ class Local:
             dkeys = (heads.key_block(self._overlapped(z)) for z in dkeys)
             return (
                 dqueries.write(i, dquery * self.scale),
-                *(self._add(z, i, x) for z, x in zip(arrays, dkeys)),
+                *(self._add(z, indices, x) for z, x in zip(arrays, dkeys)),
             )
 
         arrays = [blocks.array(heads.dtype)]
+        # blocks that were not written yet are 0
         arrays += [
-            self.key_blocks.zeros(x, size(x, 3), heads.dtype)
-            for x in (given.key, given.value)
+            self.key_blocks.array(heads.dtype, blocks.block_shape(x, size(x, 3)))
+            for x in (given.key, given.value, gates)
+            if x is not None
         ]
-        if gates is not None:
-            arrays.append(self.key_blocks.zeros(gates, 1, heads.dtype))
         return blocks.loop(step, arrays)
 
     def of_keys(self, array, like):
@@ -187,9 +198,8 @@ class Local:
     def _indices(self, i):
         """Returns the key blocks that query block i reads; outside, the nearest."""
         later = 0 if self.causal else self.reached
-        last = self.key_blocks.count - 1
-        indices = tf.range(-self.reached, later + 1)
-        return tf.clip_by_value(self.earlier + i + indices, 0, last)
+        indices = positions(self.reached + 1 + later) + (self.earlier - self.reached)
+        return tf.clip_by_value(i + indices, 0, self.key_blocks.count - 1)
 
     def _ends(self, count):
         """Returns paddings of the axes of a tensor of keys `(B, count)`."""
@@ -202,44 +212,41 @@ class Local:
         first = self.reached * self.blocks.tokens - self.lead
         return first, self.lead + self.blocks.tokens + self.trail
 
-    def _reached(self, keys, i):
-        """Returns keys or values that query block i reads, `(B, tokens, K, dim)`."""
-        x = tf.gather(keys, self._indices(i), axis=1)
+    def _reached(self, keys, indices):
+        """Returns keys or values of the blocks `indices`, `(B, tokens, K, dim)`."""
+        x = tf.gather(keys, indices, axis=1)
         x = tf.reshape(x, [size(x, 0), size(x, 1) * size(x, 2), *sizes(x)[3:]])
         return slice_of(x, *self._within())
 
-    def _add(self, array, i, x):
-        """Adds gradients to the key blocks that query block i reads."""
-        indices, tokens = tf.unstack(self._indices(i)), self.blocks.tokens
+    def _add(self, array, indices, x):
+        """Adds gradients to the key blocks `indices`."""
         first, length = self._within()
-        last = len(indices) * tokens - first - length
+        last = len(indices) * self.blocks.tokens - first - length
         x = tf.pad(x, [[0, 0], [first, last], [0, 0], [0, 0]])
-        for k, index in enumerate(indices):
-            part = slice_of(x, k * tokens, tokens)
+        for index, part in zip(indices, tf.split(x, len(indices), 1)):
             array = array.write(index, array.read(index) + part)
         return array
 
-    def _block(self, queries, keys, i):
+    def _block(self, queries, keys, i, indices):
         """Returns queries, keys, and values with ones, in chunks.
 
         Queries get a column of ones; keys get a column of addends of their logits.
         """
         heads = self.heads
         x = with_ones(self._to_chunks(heads.query_rows(queries, i) * self.scale))
-        key, value = (self._reached(z, i) for z in keys[:2])
-        seen = self._part(keys[2], i)
-        y, v = (heads.key_rows(z[:, tf.newaxis], 0) for z in (key, value))
-        seen = heads.mask_rows(seen[:, tf.newaxis], 0)
+        y, v = (heads.rows_of_keys(self._reached(z, indices)) for z in keys[:2])
+        seen = heads.rows_of_mask(self._part(keys[2], i))
         y = tf.concat([y, hidden_unless(seen, y.dtype)], -1)
         return x, self._spans(y), self._spans(with_ones(v))
 
     def _band(self):
         """Returns addends of logits: 0, or -1e38 for far keys, `(rows, span)`."""
-        token = repeat(tf.range(self.chunk), self.heads.group, 0)[:, tf.newaxis]
-        distance = token - (tf.range(self.span) - self.lead)
-        near = tf.abs(distance) < self.window
+        group = self.heads.group
+        token = positions(self.chunk * group)[:, np.newaxis] // group
+        distance = token - (positions(self.span) - self.lead)
+        near = abs(distance) < self.window
         if self.causal:
-            near = tf.logical_and(near, distance >= 0)
+            near &= distance >= 0
         return hidden_unless(near, self.heads.dtype)
 
     def _hidden(self, i):
@@ -249,8 +256,7 @@ class Local:
             band += hidden_unless(visible, self.heads.dtype)
         if self.gates is None:
             return band
-        gates = tf.expand_dims(self._part(self.gates, i), 1)
-        gates = self._spans(self.heads.key_rows(gates, 0))
+        gates = self._spans(self.heads.rows_of_keys(self._part(self.gates, i)))
         decays = between(gates, self.chunk, None if self.causal else self.trail)
         return band + repeat(decays, self.heads.group, 2)
 
@@ -259,7 +265,7 @@ class Local:
         if self.key_numbers is None:
             return None
         keys = self._part(self.key_numbers, i)
-        keys = self._spans(self.heads.mask_rows(keys[:, tf.newaxis], 0))
+        keys = self._spans(self.heads.rows_of_mask(keys))
         queries = self.heads.mask_rows(self.query_numbers, i)
         queries = self._to_chunks(repeat(queries, self.heads.group, 1))
         return queries == tf.transpose(keys, (0, 1, 3, 2))
@@ -275,7 +281,7 @@ class Local:
         x = tf.reshape(x, (size(x, 0), -1, self.chunk, size(x, 2)))
         chunks = self.blocks.tokens // self.chunk
         shifts = range(self.span // self.chunk)
-        return tf.concat([x[:, shift : shift + chunks] for shift in shifts], 2)
+        return tf.concat([slice_of(x, shift, chunks) for shift in shifts], 2)
 
     def _overlapped(self, spans):
         """Adds up gradients of the keys that each chunk read, `(X, tokens, dim)`."""

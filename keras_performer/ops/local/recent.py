@@ -85,16 +85,21 @@ class Recent(typing.NamedTuple):
             if earlier is not None:
                 earlier = earlier._if_true(last <= 0)
             return keys.last(count, earlier)
-        keys = self.between(-count, None)
         if earlier is None:
-            hidden = [[0, 0], [count, 0]]
-            keys = [pad(x, hidden + [[0, 0]] * (len(x.shape) - 2)) for x in keys]
-            return Recent(*keys).between(-count, None)
+            return Recent(*(_last(x, count) for x in self))
+        keys = self.between(-count, None)
         return earlier.followed_by(keys).between(-count, None)
 
     def _if_true(self, mask):
         """Returns these keys, hidden where the mask is false."""
         return self._replace(seen=tf.logical_and(self.seen, mask))
+
+
+def _last(x, count):
+    """Returns `x[:, -count:]`, after zeros if x is shorter."""
+    x = x[:, -count:]
+    rest = [[0, 0]] * (len(x.shape) - 2)
+    return pad(x, [[0, 0], [count - size(x, 1), 0], *rest])
 
 
 class DecayingRecent(typing.NamedTuple):

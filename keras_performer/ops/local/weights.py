@@ -11,6 +11,7 @@ band    addends of the logits of pairs, `(..., rows, span)`
 import tensorflow as tf
 
 from keras_performer.ops.kernels.base import EMPTY
+from keras_performer.ops.shapes import size
 
 # The addend of hidden logits, far below EMPTY. Logits of up to a tenth of its size stay
 # hidden, and the sum of three is still finite in float32.
@@ -29,9 +30,9 @@ def forward(x, y, v, band):
     peak = tf.reduce_max(logits, -1, keepdims=True)
     peak = tf.maximum(peak, tf.constant(EMPTY, peak.dtype))
     sums = tf.matmul(tf.exp(logits - peak), v)
-    found = sums[..., -1:] > 0
-    total = tf.where(found, sums[..., -1:], tf.ones_like(peak))
-    return sums[..., :-1] / total, peak + tf.math.log(total)
+    sums, total = tf.split(sums, [size(sums, -1) - 1, 1], -1)
+    total = tf.where(total > 0, total, tf.constant(1.0, total.dtype))
+    return sums / total, peak + tf.math.log(total)
 
 
 def backward(x, y, v, band, d, log):

@@ -121,8 +121,8 @@ def blocks(model, x, mask, training):
 def _blocks(model, links, end, stream, sides, training):
     """Runs `links`, then the blocks, then `end`, cut into scans.
 
-    `links` are in the scan of the first block, unless it is bidirectional, and `end` in
-    the last scan of the last block.
+    `links` are in the scan of the first block, unless it is bidirectional or sequences
+    are cut into slices, and `end` in the last scan of the last block.
     """
     rotates = any(getattr(block.attention, "rotary", None) for block in model.blocks)
     slices = current_slices()
@@ -135,7 +135,7 @@ def _blocks(model, links, end, stream, sides, training):
         sides = sides._replace(positions=(positions,))
     for index, block in enumerate(model.blocks):
         needs_all_keys = block.attention is not None and not model.causal
-        is_cut = (index or slices is not None) and model.recompute == "block"
+        is_cut = index and model.recompute == "block" and slices is None
         if needs_all_keys:
             _check_regularizer(block)
             _check_regularizer(block.attention)
@@ -146,7 +146,9 @@ def _blocks(model, links, end, stream, sides, training):
         if not needs_all_keys:
             state = block.get_initial_state(batch)
             if slices is not None:
-                state = _state_before(model, slices, block, state, stream, sides)
+                given = model, slices, block, links, stream, sides, state
+                stream, state = _before_slice(*given)
+                links = []
             links = [*links, _block(block, state, training)]
         elif "look_ahead" in block.attention.two_pass_methods:
             later, _ = scan(model, [_later(block, batch)], stream, sides, reverse=True)
@@ -181,49 +183,71 @@ def _embedding(model, inputs, training):
     return Link(variables, step, state, dtypes)
 
 
-def _state_before(model, slices, block, empty, stream, sides):
-    """Returns the state of a causal block before this replica's slice.
+def _before_slice(model, slices, block, links, stream, sides, empty):
+    """Runs `links`; returns their stream, and a block's state before this slice.
 
-    One scan over the slice collects the state of its keys, then the replicas exchange
-    these states.
+    The scan of the links also collects the keys of the block, which is causal. Then the
+    replicas exchange the states of their slices. A convolution needs its neighbour's
+    tokens first, so it takes a scan of its own.
     """
-    attention, convolution, (x, _) = block.attention, block.convolution, stream
-    parts = {"attention": empty}
+    attention, convolution = block.attention, block.convolution
+    parts = empty if convolution is not None else {"attention": empty}
+    if links and (attention is None or convolution is not None):
+        stream, _ = scan(model, links, stream, sides)
+        links = []
     if convolution is not None:
         last = slice(-convolution.kernel_size, None)
-        tokens = block.convolution_norm(x[:, last])
+        tokens = block.convolution_norm(stream[0][:, last])
         for mask in sides.mask:
             tokens *= tf.cast(mask[:, last, tf.newaxis], tokens.dtype)
         before = convolution.before_slice(slices, tokens)
-        parts = {**empty, "convolution": {"inputs": before}}
-    if attention is None:
-        return parts if convolution is not None else empty
-    offset = slices.index * size(x, 1)
-    position = parts["attention"]["position"] + offset
+        parts = {**parts, "convolution": {"inputs": before}}
+    if attention is not None:
+        tokens = tf.nest.flatten(stream)[0]
+        batch, length = size(tokens, 0), size(tokens, 1)
+        state = {**parts["attention"]}
+        state["position"] += slices.index * length
+        sums = sum_dtype(block.compute_dtype)
+        total = tf.zeros((batch, attention.num_key_value_heads), sums)
+        link = _keys_of_slice(block, {**parts, "attention": state, "total": total})
+        stream, [*_, found] = scan(model, [*links, link], stream, sides)
+        total = found["total"] if attention.forget_gate else None
+        keys = found["attention"]["attention"]
+        keys = attention.before_slice(slices, tokens, keys, total)
+        parts = {**parts, "attention": {**state, "attention": keys}}
+    return stream, parts if convolution is not None else parts["attention"]
+
+
+def _keys_of_slice(block, state):
+    """Makes the link that adds the keys of a causal block to a state.
+
+    Its stream stays the same. The state also has "total", the log-decay of the far
+    keys.
+    """
+    attention = block.attention
 
     def step(stream, state, sides, given):
-        (x, _), (own, position, keys, total) = stream, state
-        positions = position[:, tf.newaxis] + tf.range(size(x, 1))
-        if convolution is not None:
-            own = {"convolution": own, "attention": None}
-            x, own, _ = block.convolve(
-                x, *(sides.mask or [None]), False, None, own, True
+        x, later = stream[0], dict(state)
+        if block.convolution is not None:
+            mask = sides.mask[0] if sides.mask else None
+            before = {name: state[name] for name in ("convolution", "attention")}
+            x, later["convolution"], _ = block.convolve(
+                x, mask, False, None, before, True
             )
-        rotary = {} if attention.rotary is None else {"positions": positions}
-        given = {**sides.of_attention(), **rotary}
-        keys, more = attention.state_after(block.attention_norm(x), state=keys, **given)
-        total = total if more is None else total + more
-        return (), (own, position + size(x, 1), keys, total)
+        position, count = state["attention"]["position"], size(x, 1)
+        given = sides.of_attention()
+        if attention.rotary is not None:
+            given["positions"] = position[:, tf.newaxis] + tf.range(count)
+        keys = state["attention"]["attention"]
+        keys, total = attention.state_after(
+            block.attention_norm(x), state=keys, **given
+        )
+        later["attention"] = {"position": position + count, "attention": keys}
+        if total is not None:
+            later["total"] += total
+        return stream, later
 
-    start = parts.get("convolution", ()), position, parts["attention"]["attention"]
-    sums = sum_dtype(block.compute_dtype)
-    total = tf.zeros((size(x, 0), attention.num_key_value_heads), sums)
-    link = Link(block.variables, step, (*start, total), ())
-    _, [(_, _, keys, total)] = scan(model, [link], stream, sides)
-    total = total if getattr(attention, "forget_gate", False) else None
-    keys = attention.before_slice(slices, x, keys, total)
-    parts["attention"] = {"position": position, "attention": keys}
-    return parts if convolution is not None else parts["attention"]
+    return Link(block.variables, step, state, None)
 
 
 def _block(block, state, training):
@@ -416,9 +440,10 @@ class _Run(keras.layers.Layer):
 def _chunk_tokens(model, length):
     """Returns the number of tokens in a chunk for the least memory, roughly.
 
-    Inside its chunk, a token keeps about `64 hidden_dim` bytes in each block. Between
-    chunks, `4 hidden_dim` bytes are kept for each feature of the attention. Both take
-    equal memory at the square root. A divisor of the length near the root avoids a
+    Inside its chunk, a token keeps about `64 hidden_dim` bytes in each block of a scan.
+    Between chunks, `4 hidden_dim` bytes are kept for each feature of the attention in
+    each block of the model, and twice for slices. Both take equal memory at the square
+    root. A divisor of the length near the root avoids a
     shorter last chunk, which would be traced once more.
     """
     if length is None:
@@ -428,6 +453,8 @@ def _chunk_tokens(model, length):
     least = given or block_sizes().chunk
     states = [one.empty_state(1) for one in attentions if one is not None]
     num_features = max((x.shape[-1] for x in tf.nest.flatten(states)), default=0)
-    tokens = max(math.isqrt(length * num_features // 16), least)
+    kept = len(attentions) if model.recompute == "block" else 1
+    kept *= 1 if current_slices() is None else 2
+    tokens = max(math.isqrt(length * num_features * kept // 16), least)
     divisors = (n for n in range(tokens, tokens // 2, -1) if length % n == 0)
     return next(divisors, tokens)

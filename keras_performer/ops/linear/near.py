@@ -42,11 +42,10 @@ class Reach(typing.NamedTuple):
         """
         if not self.bidirectional:
             return tensors
+        reverses = (tf.reverse(x, [1]) for x in tensors)
         return tuple(
-            tf.concat([slice_of(z, 0, size(z, 1) - end) for z in (x, reverse)], 0)
-            for x, reverse, end in zip(
-                tensors, (tf.reverse(x, [1]) for x in tensors), self._ends
-            )
+            tf.concat([_without_last(y, end), _without_last(z, end)], 0)
+            for y, z, end in zip(tensors, reverses, self._ends)
         )
 
     def pull_reverses(self, *gradients):
@@ -63,6 +62,10 @@ class Reach(typing.NamedTuple):
     def _ends(self):
         """Numbers of tokens after the last one that query, key and value belong to."""
         return 0, self.before, self.before
+
+
+def _without_last(x, count):
+    return slice_of(x, 0, size(x, 1) - count) if count else x
 
 
 class Near:

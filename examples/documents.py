@@ -147,6 +147,8 @@ def train(model, library, steps):
     for length, batch_size, part in STAGES:
         test = library.documents(HELD_OUT, length, seed=1)
         some = max(1, int(steps * part) // EVALUATIONS)
+        # traced anew for each length: XLA compiles layers only if they know the length
+        model.compile(model.optimizer, model.loss, metrics=["accuracy"])
         for _ in range(EVALUATIONS):
             # a new seed each time, so documents differ; all models see the same ones
             documents = library.documents(

@@ -74,9 +74,9 @@ def on_slices(strategy, layer, given, wanted):
     return *whole, [local(d)[0].numpy() for d in gradients]
 
 
-def compare(make, count, packed=False):
+def compare(make, count, packed=False, policy="float64"):
     """Returns relative errors of outputs, input gradients and weight gradients."""
-    keras.config.set_dtype_policy("float64")
+    keras.config.set_dtype_policy(policy)
     given = {k: tf.constant(v) for k, v in inputs(count, packed).items()}
     wanted = tf.constant(np.random.default_rng(1).normal(size=given["x"].shape))
     alone = make()
@@ -157,6 +157,14 @@ def test_a_block_with_a_convolution(causal, packed):
         return layers.PerformerBlock(inner, 16, conv_kernel_size=4)
 
     assert_equal(compare(make, 3, packed))
+
+
+def test_mixed_precision():
+    """Keys are exchanged in bfloat16, states in float32."""
+    options = ATTENTIONS["window and gate"]
+    errors = compare(lambda: attention(True, **options), 2, policy="mixed_bfloat16")
+    assert errors["output"] < 0.01  # bfloat16 rounds by 0.004
+    assert max(errors.values()) < 0.03
 
 
 def test_a_first_slice_with_right_outputs_and_wrong_gradients_is_noticed(monkeypatch):

@@ -14,6 +14,7 @@ Reference: arXiv 2502.07563 (LASP-2: all states to all replicas).
 """
 
 import contextlib
+import dataclasses
 import threading
 import typing
 import weakref
@@ -34,7 +35,8 @@ from keras_performer.ops.visibility import Visibility
 from keras_performer.ops.windowed import DecayingState, WindowedState
 
 
-class Slices(typing.NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Slices:
     """The slices of the sequences of a batch, seen from one replica.
 
     Attributes:
@@ -102,7 +104,8 @@ def current_slices():
 
     def sum_over_replicas(tensors):
         found = list(tensors)
-        for dtype in {x.dtype for x in tensors}:  # a strategy joins what it sums
+        # a strategy joins the tensors that it sums
+        for dtype in dict.fromkeys(x.dtype for x in tensors):
             places = [i for i, x in enumerate(tensors) if x.dtype == dtype]
             sums = context.all_reduce("SUM", [tensors[i] for i in places])
             for i, total in zip(places, sums):
@@ -218,9 +221,7 @@ def before_slice(slices, kernel, after_slice, total, starts=None, after=False):
     far, near, decay = after_slice
     ended = None if starts is None else tf.reduce_any(starts, 1)
     if near is not None:
-        sent = [*near, *([] if decay is None else [decay])]
-        found = slices.neighbour(*sent, after=after)
-        near, decay = Recent(*found[:3]), found[3] if decay is not None else None
+        near, decay = _near_before(slices, near, decay, after)
         # these keys are far from the last tokens of this slice
         given = near.key, near.value, Visibility(near.seen), Earlier(None), decay
         earlier, of_near = state_after(kernel, *given)
@@ -305,11 +306,15 @@ def last_keys(slices, keys, window, starts, decay, after=False):
     Arguments are as in `before_slice`; `keys` are `Recent`.
     """
     check_length(keys.key, window)
-    sent = list(keys.last(window, None, starts))
-    if decay is not None:
-        sent.append(decays.last_decays(decay, window))
+    decay = None if decay is None else decays.last_decays(decay, window)
+    return _near_before(slices, keys.last(window, None, starts), decay, after)
+
+
+def _near_before(slices, near, decay, after):
+    """Returns the last keys of the slice before, given those of this slice."""
+    sent = [*near] if decay is None else [*near, decay]
     found = slices.neighbour(*sent, after=after)
-    return Recent(*found[:3]), found[3] if decay is not None else None
+    return Recent(*found[:3]), None if decay is None else found[3]
 
 
 def check_length(x, window):

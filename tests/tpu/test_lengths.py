@@ -76,6 +76,13 @@ def test_recomputing_fits(recompute, log2_length):
     assert row["memory"]["arguments"] > 8 * 2**log2_length
 
 
+def test_a_sequence_cut_over_sixteen_chips_fits():
+    row = lengths.compile_length("block", 24, "v5e-16")
+    assert row["fits"], row
+    # Ids and targets of a slice take four bytes each.
+    assert row["memory"]["arguments"] > 8 * 2**20
+
+
 @pytest.mark.parametrize(("recompute", "log2_length"), [("exact", 14), ("none", 18)])
 def test_not_recomputing_does_not(recompute, log2_length):
     row = lengths.compile_length(recompute, log2_length, "v5e-1")

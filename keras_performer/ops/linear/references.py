@@ -105,8 +105,8 @@ def references(kernel, b, pairs, r, decays):
     if decays is not None:
         own = tf.maximum(own + decays.end, tf.constant(EMPTY, own.dtype))
     # the sums before a chunk have the reference of the chunk before it
-    *before, last = r, *tf.unstack(own, axis=1)
-    before = tf.stack(before, 1)
+    *ends, last = tf.unstack(own, axis=1)
+    before = tf.stack([r, *ends], 1)
     if decays is not None:
         before += decays.first
         to_rows = tf.exp(before - first)

@@ -10,7 +10,7 @@ def sequence_parallel(strategy: tf.distribute.Strategy) -> tf.distribute.Strateg
 
     Use it for sequences that do not fit one device. The layers of a model that is made
     in the scope of the strategy then exchange states between slices, and `fit` cuts its
-    data. Results, losses and gradients are those of the whole sequences on one device.
+    data. Results, losses and gradients are the same as on one device.
     The size of an exchange does not depend on the length.
 
     `PerformerLM`, `PerformerEncoder`, `PerformerDecoder`, `PerformerBlock`,

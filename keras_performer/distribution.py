@@ -1,5 +1,6 @@
 """Sequence parallelism: replicas hold slices of the same sequences."""
 
+import numpy as np
 import tensorflow as tf
 
 from keras_performer.ops import slices
@@ -22,11 +23,15 @@ def sequence_parallel(strategy: tf.distribute.Strategy) -> tf.distribute.Strateg
 
     All data must have the shape `(batch, length, ...)`, labels and `sample_weight`
     included, with a length that is a multiple of the number of replicas. Hide padding
-    from the loss by `sample_weight`, not by a mask: a mask makes a mean over the tokens
-    of one slice. `predict` returns slices, the first slice of each sequence first.
+    from the loss by `sample_weight`. A loss that divides by the number of tokens that
+    count would do so in each slice: `PerformerLM` refuses `ignore_class`, masks such as
+    those of `mask_zero`, and `reduction="mean_with_sample_weight"`; in other models
+    avoid them. `predict` returns the slices of each batch, all first slices first.
 
-    Do not use `jit_compile=True`. With several workers, all workers need the same data
-    in the same order.
+    Some parts of Keras see one slice: `clipnorm` and similar options clip the gradient
+    of each slice, an activity regularizer is weaker by the number of replicas, and
+    layers that count positions begin again. Do not use `jit_compile=True`. With several
+    workers, all workers need the same data in the same order.
 
     Args:
         strategy: a `tf.distribute.Strategy`, such as `MirroredStrategy` or
@@ -60,15 +65,46 @@ def sequence_parallel(strategy: tf.distribute.Strategy) -> tf.distribute.Strateg
             f"{type(strategy).__name__}"
         )
 
+    if strategy.num_replicas_in_sync == 1:
+        return strategy
+    distribute_from_function = strategy.distribute_datasets_from_function
+    run_on_replicas = strategy.run
+
     def distribute(dataset, options=None):
-        return strategy.distribute_datasets_from_function(
+        return distribute_from_function(
             lambda context: slices_of(dataset, strategy, context), options
         )
 
+    def refuse(*args, **kwargs):
+        raise ValueError(
+            "With sequence_parallel the strategy cuts the data: pass whole sequences "
+            "to fit, or a dataset to strategy.experimental_distribute_dataset. "
+            "Received: a call of distribute_datasets_from_function"
+        )
+
+    def run(fn, args=(), kwargs=None, options=None):
+        _check_cut((args, kwargs))
+        return run_on_replicas(fn, args, kwargs, options)
+
     slices.cut_for(strategy)
-    # Keras' `fit`, `evaluate` and `predict` call this method with their batches
+    # Keras' `fit`, `evaluate` and `predict` call these methods with their batches
     strategy.experimental_distribute_dataset = distribute
+    strategy.distribute_datasets_from_function = refuse
+    strategy.run = run
     return strategy
+
+
+def _check_cut(arguments):
+    """Raises a `ValueError` for tensors that every replica would get whole."""
+    for x in tf.nest.flatten(arguments):
+        if isinstance(x, (tf.Tensor, np.ndarray)) and len(x.shape) > 1:
+            raise ValueError(
+                "With sequence_parallel replicas need slices of the data, but one "
+                "tensor would go to all of them whole: use fit, evaluate and predict, "
+                "not train_on_batch, test_on_batch and predict_on_batch; in a loop of "
+                "your own use strategy.experimental_distribute_dataset. Received: a "
+                f"tensor of shape {tuple(x.shape)}"
+            )
 
 
 def slices_of(dataset, strategy, context):

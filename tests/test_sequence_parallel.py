@@ -328,9 +328,10 @@ def test_an_unknown_length_that_cannot_be_cut():
 # -- What is refused.
 
 
-def run_slices(strategy, function, length=8):
-    x = tf.zeros((1, length, WIDTH))
-    return strategy.run(function, (x,))
+def run_slices(strategy, function, length=16):
+    data = tf.data.Dataset.from_tensors(tf.zeros((1, length, WIDTH)))
+    batch = next(iter(strategy.experimental_distribute_dataset(data)))
+    return strategy.run(function, (batch,))
 
 
 @pytest.mark.parametrize(
@@ -392,6 +393,66 @@ def test_models_that_cannot_be_cut(options, message):
         model.fit(x, x, verbose=0)
 
 
+@pytest.mark.parametrize("name", ["train_on_batch", "test_on_batch"])
+def test_batches_that_are_not_cut(name):
+    strategy = replicas(2)
+    with strategy.scope():
+        model = language_model()
+    x = np.zeros((2, 64), "int32")
+    with pytest.raises(ValueError, match=r"not train_on_batch.*shape \(2, 64\)"):
+        getattr(model, name)(x, x)
+
+
+def test_datasets_that_are_not_cut():
+    with pytest.raises(ValueError, match="experimental_distribute_dataset"):
+        replicas(2).distribute_datasets_from_function(lambda context: None)
+
+
+@pytest.mark.parametrize("name", ["ignore_class", "reduction", "mask_zero"])
+def test_losses_that_count_tokens(name):
+    loss = {"ignore_class": {"ignore_class": 0}, "mask_zero": {}}
+    loss["reduction"] = {"reduction": "mean_with_sample_weight"}
+    strategy, options = replicas(2), {}
+    with strategy.scope():
+        if name == "mask_zero":
+            options["embedding"] = keras.layers.Embedding(11, 16, mask_zero=True)
+        model = language_model(**options, exact_window=4)
+        loss = keras.losses.SparseCategoricalCrossentropy(True, **loss[name])
+        model.compile("sgd", loss, jit_compile=False)
+    x = np.zeros((1, 16), "int32")
+    with pytest.raises(ValueError, match=f"divide by.*Received: .*{name}"):
+        model.fit(x, x, verbose=0)
+
+
+def test_an_attend_of_a_subclass_is_not_left_out():
+    class Doubled(PerformerAttention):
+        def attend(self, *args, **kwargs):
+            attended, state = super().attend(*args, **kwargs)
+            return 2 * attended, state
+
+    strategy = replicas(2)
+    with strategy.scope():
+        layer = Doubled(2, 4)
+        layer.build((1, 8, WIDTH))
+    with pytest.raises(ValueError, match="Doubled needs the whole sequence"):
+        run_slices(strategy, layer)
+
+
+def test_a_convolution_of_slices_of_unknown_length():
+    strategy = replicas(2)
+    with strategy.scope():
+        layer = layers.PerformerBlock(None, 8, conv_kernel_size=4)
+        layer.build((1, 8, WIDTH))
+    data = tf.data.Dataset.from_generator(
+        lambda: iter([np.zeros((1, 4, WIDTH))]),
+        output_signature=tf.TensorSpec((1, None, WIDTH)),
+    )
+    batch = next(iter(strategy.experimental_distribute_dataset(data)))
+    run = tf.function(lambda x: strategy.run(layer, (x,)))
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="= 3"):
+        run(batch)
+
+
 def test_a_strategy_is_needed():
     with pytest.raises(ValueError, match="Received: strategy of type str"):
         sequence_parallel("mirrored")
@@ -402,7 +463,7 @@ def test_one_replica_holds_whole_sequences():
     with strategy.scope():
         layer = layers.ExactAttention(2, 4)
         layer.build((1, 8, WIDTH))
-    assert run_slices(strategy, layer).shape == (1, 8, WIDTH)
+    assert run_slices(strategy, layer).shape == (1, 16, WIDTH)
 
 
 def test_other_strategies_hold_whole_sequences():
@@ -411,5 +472,5 @@ def test_other_strategies_hold_whole_sequences():
     with strategy.scope():
         layer = layers.ExactAttention(2, 4)
         layer.build((1, 8, WIDTH))
-    found = run_slices(strategy, layer)
+    found = strategy.run(layer, (tf.zeros((1, 8, WIDTH)),))
     assert strategy.experimental_local_results(found)[0].shape == (1, 8, WIDTH)

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "conversion": LAYERS_MAY | {"keras_performer.layers", "matplotlib.figure"},
     "testing": LAYERS_MAY | {"keras_performer.layers", "keras_performer.conversion"},
     "preflight": set(),
-    "distribution": {"tensorflow", "keras_performer.ops"},
+    "distribution": {"numpy", "tensorflow", "keras_performer.ops"},
 }
 # The top file only re-exports.
 MAY_IMPORT["__init__"] = {f"keras_performer.{part}" for part in MAY_IMPORT}

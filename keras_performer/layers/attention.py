@@ -1,5 +1,6 @@
 """The base class of all attention layers: the part that all mechanisms share."""
 
+import functools
 import inspect
 import math
 import operator
@@ -283,7 +284,8 @@ class AttentionLayer(
             given = q, k, v, inputs.visible, earlier, training
             attended, later = attend(*given, **decays)
         else:
-            attended = self.attend_slice(slices, q, k, v, inputs.visible, **decays)
+            attend = _attend_slice_of(self)
+            attended = attend(slices, q, k, v, inputs.visible, **decays)
         output = self.write(attended, inputs.query_mask, training)
         if not (with_scores or with_state):
             return output
@@ -613,6 +615,14 @@ class ForgetGate(config.KeepsWithoutEntry, keras.layers.Layer):
             return decays
         seen = tf.expand_dims(key_mask, -1)
         return tf.where(seen, decays, tf.zeros_like(decays))
+
+
+def _attend_slice_of(layer):
+    """Returns a layer's `attend_slice`, unless a subclass overrides `attend` only."""
+    defined = (vars(kind) for kind in type(layer).__mro__)
+    if "attend_slice" in next(names for names in defined if "attend" in names):
+        return layer.attend_slice
+    return functools.partial(AttentionLayer.attend_slice, layer)
 
 
 def attention_of(layer):

@@ -340,12 +340,15 @@ class ShortConvolution(config.TracesSpec, config.SaysWhenUnbuilt, keras.layers.L
             numbers: their segment numbers, or `None`.
         """
         length = size(x, 1)
-        if isinstance(length, int) and length < self.kernel_size - 1:
-            raise ValueError(
-                "Each slice of a sequence must have at least kernel_size - 1 = "
-                f"{self.kernel_size - 1} tokens: use fewer replicas. Received: slices "
-                f"of {length} tokens"
-            )
+        wanted = (
+            "Each slice of a sequence must have at least kernel_size - 1 = "
+            f"{self.kernel_size - 1} tokens: use fewer replicas. Received: slices of "
+        )
+        if not isinstance(length, int):
+            least = self.kernel_size - 1
+            tf.debugging.assert_less_equal(least, length, f"{wanted}fewer")
+        elif length < self.kernel_size - 1:
+            raise ValueError(f"{wanted}{length} tokens")
         if numbers is not None:
             x = _seen(x, numbers, slice(None), numbers[:, -1:])
         return slices.neighbour(x[:, length - self._before :])[0]

@@ -13,6 +13,7 @@ from keras_performer.layers.keras_privates import (
     set_implicit_mask,
     wrapped_function,
 )
+from keras_performer.ops.slices import current_slices
 from keras_performer.recompute import passes
 
 
@@ -67,6 +68,8 @@ class TokenTraining(keras.Model):
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
+        if current_slices() is not None:
+            _check_means(self.loss, y_pred)
         if not isinstance(y_pred, TokenValues):
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         loss = _reduced(_loss(self), y_pred.loss, sample_weight)
@@ -151,6 +154,25 @@ def _ignores_a_class(loss):
     """Returns `True` if the values of a loss have a mask."""
     _, options = wrapped_function(loss)
     return options.get("ignore_class") is not None
+
+
+def _check_means(loss, y_pred):
+    """Raises a `ValueError` if a mean over slices would not be a mean over tokens."""
+    is_loss, by_weight = isinstance(loss, keras.losses.Loss), "mean_with_sample_weight"
+    given = {
+        "a mask of the outputs, as of mask_zero": tf.is_tensor(y_pred)
+        and implicit_mask(y_pred) is not None,
+        "ignore_class": is_loss and _ignores_a_class(loss),
+        f"reduction={by_weight!r}": is_loss and loss.reduction == by_weight,
+    }
+    names = " and ".join(name for name, is_given in given.items() if is_given)
+    if names:
+        raise ValueError(
+            "With sequence_parallel the loss must divide by the number of all tokens, "
+            "because each replica knows only its own: hide tokens by a sample_weight "
+            'of 0, with reduction="sum_over_batch_size", the default. Received: '
+            f"{names}"
+        )
 
 
 def _has_own_reduction(loss):

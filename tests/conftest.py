@@ -1,4 +1,4 @@
-"""Fixtures of every test: eight CPUs, fixed seeds, an empty folder and no network.
+"""Fixtures of every test: four CPUs, fixed seeds, an empty folder and no network.
 
 Tests also free their memory.
 """
@@ -26,7 +26,7 @@ tf.config.set_visible_devices([], "GPU")
 # Logical CPUs stand in for replicas, and cannot be made once TensorFlow runs.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
-    [tf.config.LogicalDeviceConfiguration() for _ in range(8)],
+    [tf.config.LogicalDeviceConfiguration() for _ in range(4)],
 )
 
 

@@ -1,5 +1,9 @@
 """Slices of sequences on several replicas give the numbers of one device."""
 
+import pathlib
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -144,10 +148,31 @@ def test_packed_sequences_have_the_numbers_of_one_device(name, causal):
     assert_equal(compare(lambda: attention(causal, **ATTENTIONS[name]), 3, True))
 
 
-@pytest.mark.parametrize(("count", "causal"), [(2, True), (4, True), (8, False)])
+@pytest.mark.parametrize(("count", "causal"), [(2, True), (4, True)])
 def test_other_numbers_of_replicas(count, causal):
     options = ATTENTIONS["window and gate"]
     assert_equal(compare(lambda: attention(causal, **options), count, packed=True))
+
+
+@pytest.mark.slow
+def test_eight_replicas():
+    """Runs in another process, because the tests have four logical CPUs."""
+    program = """
+import tensorflow as tf
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0],
+    [tf.config.LogicalDeviceConfiguration()] * 8,
+)
+from tests import test_sequence_parallel as tests
+options = tests.ATTENTIONS["window and gate"]
+errors = tests.compare(lambda: tests.attention(False, **options), 8, packed=True)
+tests.assert_equal(errors)
+print("equal", len(errors))
+"""
+    command = [sys.executable, "-c", program]
+    root = pathlib.Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert "equal" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(("causal", "packed"), [(True, True), (False, True)])

@@ -65,7 +65,7 @@ def sequence_parallel(strategy: tf.distribute.Strategy) -> tf.distribute.Strateg
             f"{type(strategy).__name__}"
         )
 
-    if strategy.num_replicas_in_sync == 1:
+    if strategy.num_replicas_in_sync == 1 or slices.is_cut(strategy):
         return strategy
     distribute_from_function = strategy.distribute_datasets_from_function
     run_on_replicas = strategy.run

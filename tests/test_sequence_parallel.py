@@ -322,6 +322,13 @@ def test_each_replica_gets_its_slice():
     assert alone == [x[:, :3].tolist(), x[:, 3:].tolist()]
 
 
+def test_a_strategy_that_is_cut_already():
+    x = np.arange(8).reshape(1, 8)
+    strategy = sequence_parallel(replicas(2))
+    found = of_replicas(strategy, tf.data.Dataset.from_tensors(x))
+    assert found == [x[:, :4].tolist(), x[:, 4:].tolist()]
+
+
 def test_each_worker_gets_the_slices_of_its_replicas():
     x = np.arange(8).reshape(1, 8)
     context = tf.distribute.InputContext(2, 1, 4)

@@ -619,10 +619,18 @@ class ForgetGate(config.KeepsWithoutEntry, keras.layers.Layer):
 
 def _attend_slice_of(layer):
     """Returns a layer's `attend_slice`, unless a subclass overrides `attend` only."""
-    defined = (vars(kind) for kind in type(layer).__mro__)
-    if "attend_slice" in next(names for names in defined if "attend" in names):
+    if _is_defined_with_attend(layer, "attend_slice"):
         return layer.attend_slice
     return functools.partial(AttentionLayer.attend_slice, layer)
+
+
+def _is_defined_with_attend(layer, name):
+    """Returns True if the class that defines a layer's `attend` also defines `name`.
+
+    If a subclass overrides `attend` only, the inherited method does not match it.
+    """
+    defined = (vars(kind) for kind in type(layer).__mro__)
+    return name in next(names for names in defined if "attend" in names)
 
 
 def attention_of(layer):
@@ -634,7 +642,5 @@ def attention_of(layer):
     """
     if tf.executing_eagerly() or not in_symbolic_scope():
         return layer.attend
-    defined = (vars(kind) for kind in type(layer).__mro__)
-    # If a subclass overrides `attend` only, the inherited `outline` does not match it.
-    has_outline = "outline" in next(names for names in defined if "attend" in names)
+    has_outline = _is_defined_with_attend(layer, "outline")
     return layer.outline if has_outline else layer.attend

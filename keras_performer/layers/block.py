@@ -16,7 +16,7 @@ from keras_performer.layers.mixing import MixingLayer
 from keras_performer.layers.state import HasInitialState
 from keras_performer.ops.segments import segment_numbers
 from keras_performer.ops.shapes import compute_dtype, size
-from keras_performer.ops.slices import current_slices
+from keras_performer.ops.slices import check_length, current_slices
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -199,18 +199,14 @@ class PerformerBlock(
         if state is not None:
             layer_state.check_entries(state, parts)
             parts = state
-        convolved, later = (
-            self.convolution(
-                self.convolution_norm(x),
-                mask=mask,
-                segment_ids=segment_ids,
-                state=parts["convolution"],
-                return_state=return_state,
-            ),
-            None,
+        found = self.convolution(
+            self.convolution_norm(x),
+            mask=mask,
+            segment_ids=segment_ids,
+            state=parts["convolution"],
+            return_state=return_state,
         )
-        if return_state:
-            convolved, later = convolved
+        convolved, later = found if return_state else (found, None)
         x += self.dropout(convolved, training=training)
         return x, later, parts["attention"]
 
@@ -340,15 +336,8 @@ class ShortConvolution(config.TracesSpec, config.SaysWhenUnbuilt, keras.layers.L
             numbers: their segment numbers, or `None`.
         """
         length = size(x, 1)
-        wanted = (
-            "Each slice of a sequence must have at least kernel_size - 1 = "
-            f"{self.kernel_size - 1} tokens: use fewer replicas. Received: slices of "
-        )
-        if not isinstance(length, int):
-            least = self.kernel_size - 1
-            tf.debugging.assert_less_equal(least, length, f"{wanted}fewer")
-        elif length < self.kernel_size - 1:
-            raise ValueError(f"{wanted}{length} tokens")
+        least = self.kernel_size - 1
+        check_length(x, least, f"at least kernel_size - 1 = {least} tokens long")
         if numbers is not None:
             x = _seen(x, numbers, slice(None), numbers[:, -1:])
         return slices.neighbour(x[:, length - self._before :])[0]

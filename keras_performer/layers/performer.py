@@ -24,7 +24,7 @@ from keras_performer.ops.slices import (
     Earlier,
     attend_slice,
     before_slice,
-    check_length,
+    check_slice,
     state_after,
 )
 from keras_performer.ops.state import sum_of_states
@@ -130,7 +130,7 @@ class LinearAttention(ForgettingAttention):
         `state` and `total` are from `state_after` for all tokens x of the slice; with
         several calls `total` is their sum.
         """
-        check_length(x, self.exact_window)
+        check_slice(x, self.exact_window)
         earlier, kernel = Earlier.of(self._as_state(state)), self.feature_kernel()
         kernel = kernel.astype(earlier.far.sums.dtype)
         return before_slice(slices, kernel, earlier, total).as_state()._asdict()

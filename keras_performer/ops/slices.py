@@ -89,6 +89,11 @@ def cut_for(strategy):
     _strategies.add(strategy)
 
 
+def is_cut(strategy):
+    """Returns True after `cut_for`."""
+    return strategy in _strategies
+
+
 # Each replica may run in a thread of its own.
 _local = threading.local()
 
@@ -96,7 +101,7 @@ _local = threading.local()
 def current_slices():
     """Returns the `Slices` of the replica that calls; `None` outside of replicas."""
     context = tf.distribute.get_replica_context()
-    if context is None or context.strategy not in _strategies:
+    if context is None or not is_cut(context.strategy):
         return None
     if context.num_replicas_in_sync == 1 or getattr(_local, "alone", False):
         return None
@@ -232,7 +237,7 @@ def before_slice(slices, kernel, after_slice, total, starts=None, after=False):
 
 def earlier_keys(slices, kernel, key, value, visible, window, decay, after=False):
     """Returns `Earlier` of a slice of keys; arguments are as there."""
-    check_length(key, window)
+    check_slice(key, window)
     empty = Earlier.empty(key, value, window, decay)
     found = state_after(kernel, key, value, visible, empty, decay)
     return before_slice(slices, kernel, *found, visible.starts, after)
@@ -305,7 +310,7 @@ def last_keys(slices, keys, window, starts, decay, after=False):
 
     Arguments are as in `before_slice`; `keys` are `Recent`.
     """
-    check_length(keys.key, window)
+    check_slice(keys.key, window)
     decay = None if decay is None else decays.last_decays(decay, window)
     return _near_before(slices, keys.last(window, None, starts), decay, after)
 
@@ -317,20 +322,26 @@ def _near_before(slices, near, decay, after):
     return Recent(*found[:3]), None if decay is None else found[3]
 
 
-def check_length(x, window):
+def check_slice(x, window):
+    """Raises an error for a slice shorter than a window, which may be `None`."""
+    if window is not None:
+        check_length(x, window, f"as long as the window, {window} tokens")
+
+
+def check_length(x, least, wanted):
     """Raises an error, now or in a running graph, for a slice `(B, T, ...)` too short.
 
-    A window may reach into the next slice only.
+    A slice needs tokens of the next slice only, so it must have `least` tokens.
     """
     length = size(x, 1)
-    wanted = (
-        f"Each slice of a sequence must be as long as the window, {window} tokens: use "
-        "fewer replicas, longer sequences or a smaller window. Received: slices of "
+    message = (
+        f"Each slice of a sequence must be {wanted}: use fewer replicas or longer "
+        "sequences. Received: slices of "
     )
-    if window is not None and isinstance(length, int) and length < window:
-        raise ValueError(f"{wanted}{length} tokens")
-    if window is not None and not isinstance(length, int):
-        tf.debugging.assert_less_equal(window, length, f"{wanted}fewer")
+    if not isinstance(length, int):
+        tf.debugging.assert_less_equal(least, length, f"{message}fewer")
+    elif length < least:
+        raise ValueError(f"{message}{length} tokens")
 
 
 def reversed_slice(slices, visible, decay):

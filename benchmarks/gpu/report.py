@@ -1,164 +1,95 @@
-"""Makes tables from the results of `benchmarks/gpu/run.py`.
+"""Writes tables of `layers.json`, `models.json` and `others.json`.
 
-    python -m benchmarks.gpu.report [--results benchmarks/results/gpu]
-
-Reads `layer.json` and `numbers.json` in the folder, and writes `tables.md` there.
+python -m benchmarks.gpu.report [--results benchmarks/results/gpu]
 """
 
-import statistics
-
 from benchmarks import runner
-from benchmarks.gpu import cases
-from benchmarks.long_range import models
 from benchmarks.tables import NOTHING, table
 
 RESULTS = runner.RESULTS / "gpu"
-NAMES = {
-    "Performer": "Performer",
-    models.PERFORMER: "with `exact_window=64`",
-    models.WINDOW: "local attention",
-    models.EXACT: "exact, Keras",
-    cases.FUSED: "exact, fused by cuDNN",
-}
-PRECISIONS = {
-    cases.SINGLE[0]: "float32",
-    cases.SINGLE[1]: "TensorFloat-32",
-    cases.HALF: "`mixed_bfloat16`",
-}
-# Blocks of `cases.SMALL`, by the device that sets the block sizes.
-BLOCKS = {"CPU": "several blocks", "GPU": "one block"}
-# Texts above tables.
-TIMES = """## Milliseconds of a training step, {form}
+LAYERS = """## A training step of a layer
 
-`mixed_bfloat16`. "exact, fused" is a layer of JAX with cuDNN's attention, which
-TensorFlow does not offer; Keras has such attention on its other backends."""
-MEMORY = """## Memory of a training step in MiB, {form}
+8 heads of 64, 256 random features, a window of 64 tokens, width 512, `mixed_bfloat16`;
+the gradients of the input and of all weights. "xla": XLA compiles the whole step, as
+`fit` does by default on a GPU. "graph": XLA compiles attention alone. Medians of five
+rounds of up to 20 calls; memory is the peak, with weights, input and gradients. The
+first call includes tracing and compiling."""
+MODELS = """## Language models after equal time
 
-Beside input, weights and gradients, as the compiler planned it."""
+6 blocks, 8 heads of 64, width 512, bytes of Python's standard library, 2 sequences of
+8,192 a step, `fit` in `mixed_bfloat16`. "local" is `LocalAttention` with a window of
+64. Bits are of held-out files. `generate` continues prompts of 64 bytes by 256."""
+OTHERS = """## Attention of other libraries
+
+Forward and backward of attention alone, in bfloat16, without the four dense layers
+around it: "exact" is PyTorch's fused attention, the rest are operations of
+flash-linear-attention."""
 
 
 def main(argv=None):
     folder = runner.options(__doc__, argv, results=RESULTS).results
-    layer, numbers = (
-        runner.read(folder / f"{kind}.json") for kind in ("layer", "numbers")
-    )
-    parts = [
-        heading(layer),
-        *(by_size(layer, causal, milliseconds, TIMES) for causal in (False, True)),
-        *(by_size(layer, causal, mebibytes, MEMORY) for causal in (False, True)),
-        precision(layer),
-        errors(numbers),
-    ]
+    parts = ["# On a GPU"]
+    for name, text, cells in (
+        ("layers", LAYERS, of_layer),
+        ("models", MODELS, of_model),
+        ("others", OTHERS, of_other),
+    ):
+        results = runner.read(folder / f"{name}.json")
+        if not results:
+            continue
+        versions = (f"{k} {x}" for k, x in results.items() if k not in ("rows", "date"))
+        lines = [cells(row) for row in results["rows"]]
+        about = f"{text}\n\n{', '.join(versions)}."
+        parts.append(f"{about}\n\n{table([*lines[0]], [[*x.values()] for x in lines])}")
     runner.write_page(folder, parts)
 
 
-def heading(results):
-    rate = 1e-12 * results["matmul_flops"]
-    return f"""# Layers on a GPU
-
-{results["device"]}, {results["date"]}, one run. Lowered by TensorFlow
-{results["tensorflow"]} with Keras {results["keras"]} on a machine without a GPU
-(`python -m benchmarks.gpu.programs`), compiled and run by XLA as JAX {results["jax"]}
-brings it (`benchmarks/gpu/run.py`). TensorFlow did not run on the GPU: what its own
-runtime adds, and graphs that XLA does not compile, were not measured. A product of
-two matrices of 8,192 in bfloat16 reached {rate:.0f} TFLOP/s.
-
-The layer has 8 heads of 64, 256 random features, a width of 512. A step is the
-gradients of its input and of all its weights. Medians of five rounds of up to 20
-calls; rounds of a row differ by at most {100 * spread(results):.0f} %."""
+def of_layer(row):
+    return {
+        "attention": row["row"] + (f", chunk {row['chunk']}" if "chunk" in row else ""),
+        "form": row["form"],
+        "sequences x tokens": size_of(row),
+        "mode": row["mode"],
+        "ms": milliseconds(row),
+        "MiB": mebibytes(row),
+        "first call, s": row.get("first_call", NOTHING),
+    }
 
 
-def spread(results):
-    """Returns the largest range of a row's rounds, as a share of the median."""
-    return max(
-        (max(row["seconds"]) - min(row["seconds"])) / statistics.median(row["seconds"])
-        for row in results["programs"]
-        if "seconds" in row
-    )
+def of_model(row):
+    rates = row.get("generated_per_second", {})
+    return {
+        "attention": row["row"],
+        "bits": row["bits"],
+        "steps": row["steps"],
+        "seconds": row["seconds"],
+        "tokens/s": f"{row['tokens_per_second']:,}",
+        "MiB": mebibytes(row),
+        "first step, s": row["first_step"],
+        **{f"generated/s, {count}": rates.get(count, NOTHING) for count in ("1", "16")},
+    }
 
 
-def found(results, row, causal, size, precision=cases.HALF, blocks="GPU"):
-    """Returns the row of a case; an empty dict if it was not measured."""
-    batch, length = size
-    sizes = {**cases.SIZES, "batch": batch, "length": length}
-    case = {**cases.case("layer", row, causal, *precision, **sizes), "blocks": blocks}
-    fits = (x for x in results["programs"] if case.items() <= x.items())
-    return next(fits, {})
+def of_other(row):
+    return {
+        "attention": row["row"],
+        "sequences x tokens": size_of(row),
+        "ms": milliseconds(row),
+        "MiB": mebibytes(row),
+    }
+
+
+def size_of(row):
+    return f"{row['batch']} x {row['length']:,}"
 
 
 def milliseconds(row):
-    if "seconds" not in row:
-        return row.get("error", NOTHING)
-    milliseconds = 1e3 * statistics.median(row["seconds"])
-    digits = max(2 - len(str(int(milliseconds))) + 1, 0)
-    return f"{milliseconds:,.{digits}f}"
+    return row.get("error") or f"{row['ms']:.3g}"
 
 
 def mebibytes(row):
-    if "seconds" not in row:
-        return row.get("error", NOTHING)
-    return f"{row['temporary_bytes'] / 2**20:,.0f}"
-
-
-def by_size(results, causal, cell, text):
-    """Returns a text, and a table with `cell` of each row for all sizes."""
-    lines = []
-    for size in cases.ALL:
-        cells = [cell(found(results, row, causal, size)) for row in NAMES]
-        lines.append([named(size), *cells])
-    header = ["sequences x tokens", *NAMES.values()]
-    form = "causal" if causal else "attention to both sides"
-    return f"{text.format(form=form)}\n\n{table(header, lines)}"
-
-
-def named(size):
-    batch, length = size
-    return f"{batch} x {length:,}"
-
-
-def precision(results):
-    columns = {
-        "`mixed_bfloat16`": [cases.HALF],
-        "with blocks as on a CPU": [cases.HALF, "CPU"],
-        "float32, products in TensorFloat-32 (TensorFlow's default)": [cases.SINGLE[1]],
-        "float32": [cases.SINGLE[0]],
-    }
-    lines = []
-    for causal in (False, True):
-        for size in cases.SOME:
-            of = results, "Performer", causal, size
-            cells = [milliseconds(found(*of, *given)) for given in columns.values()]
-            lines.append(["causal" if causal else "both sides", named(size), *cells])
-    header = ["", "sequences x tokens", *columns]
-    return f"""## Milliseconds by precision, and by the size of blocks
-
-{table(header, lines)}"""
-
-
-def errors(results):
-    """Returns a section: a line for each layer and form, a column per precision."""
-    lines = {}
-    for row in results["programs"]:
-        line = lines.setdefault((row["row"], row["form"]), {})
-        both = [row.get(f"{of}_error") for of in ("output", "gradient")]
-        kind = PRECISIONS[row["policy"], row["precision"]]
-        line[kind] = row.get("error") or " / ".join(f"{x:.1e}" for x in both)
-    cells = [
-        [*layer, *(line.get(kind, NOTHING) for kind in PRECISIONS.values())]
-        for layer, line in lines.items()
-    ]
-    sizes = {row["blocks"] for row in results["programs"]}
-    return f"""## Errors of outputs / of all gradients
-
-The size of the difference from the same layer in float64 on a CPU, with the same
-weights, as a share of its size. 600 tokens, 2 heads of 16, in
-{" or ".join(BLOCKS[size] for size in sorted(sizes))}; names are those of
-[the long-range tasks](../long_range/tables.md). Compiled with
-`XLA_FLAGS="--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"`, which takes
-seconds for what takes a minute otherwise. Reformer in bfloat16 puts some tokens into
-other buckets.
-
-{table(["", "", *PRECISIONS.values()], cells)}"""
+    peak = row.get("peak_bytes")
+    return NOTHING if peak is None else f"{peak / 2**20:,.0f}"
 
 
 if __name__ == "__main__":

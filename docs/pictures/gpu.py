@@ -3,31 +3,35 @@
 import json
 import statistics
 
-from benchmarks.gpu import cases, report
+from benchmarks import runner
 from docs.pictures import style
 
 LINES = {
-    "Performer": (style.OURS, "o", "this layer"),
+    "Performer": (style.OURS, "o", "Performer"),
     "exact": (style.EXACT, "s", "Keras' exact layer"),
-    cases.FUSED: (style.FURTHER[0], "D", "exact, fused by cuDNN (JAX)"),
+    "exact, fused": (style.FURTHER[0], "D", "fused exact (JAX)"),
 }
 # Cases with the same number of tokens.
-SIZES = cases.ALL[:4]
+SIZES = (64, 1024), (16, 4096), (4, 16_384), (1, 65_536)
+FORMS = {True: "causal", False: "both sides"}
+# Other rows have other precisions, and blocks of other sizes.
+DEFAULT = {"policy": "mixed_bfloat16", "precision": "default", "blocks": "GPU"}
+
+
+def is_default(x):
+    return DEFAULT.items() <= x.items() and (x["batch"], x["length"]) in SIZES
 
 
 def draw():
-    results = json.loads((report.RESULTS / "layer.json").read_text())
+    text = (runner.RESULTS / "gpu/xla.json").read_text()
+    programs = [x for x in json.loads(text)["programs"] if is_default(x)]
     figure, both = style.panels(2, height=3.6, sharey=True)
     for axes, causal in zip(both, (False, True)):
         for row, (colour, marker, label) in LINES.items():
-            measured = {
-                length: report.found(results, row, causal, (batch, length))
-                for batch, length in SIZES
-            }
             points = {
-                length: 1e3 * statistics.median(found["seconds"])
-                for length, found in measured.items()
-                if "seconds" in found
+                x["length"]: 1e3 * statistics.median(x["seconds"])
+                for x in programs
+                if x["row"] == row and x["form"] == FORMS[causal] and "seconds" in x
             }
             width = 3 if row == "Performer" else 1.6
             options = {"color": colour, "marker": marker, "label": label}

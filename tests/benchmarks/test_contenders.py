@@ -10,13 +10,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 import keras_performer
-from benchmarks import precision, stablehlo, turns
+from benchmarks import precision, turns
 from benchmarks.contenders import ours
-from benchmarks.gpu import cases as gpu_cases
-from benchmarks.gpu import programs
 from benchmarks.learning.alibi import AlibiExact, AlibiLocal, AlibiPerformer
 from benchmarks.peers import cases, numbers
 from benchmarks.serving import __main__ as serving
@@ -323,60 +320,6 @@ def test_switch_asks_for_the_highest_precision_of_every_product():
     assert len(exact) == len(default) > 10
     assert not any("highest" in product for product in default)
     assert all("operand_precision={highest,highest}" in product for product in exact)
-
-
-def run(module, arguments, like):
-    """Runs a program, whose outputs have the shapes and types of `like`."""
-
-    @tf.function(jit_compile=True)
-    def call(*arguments):
-        shapes, types = [x.shape for x in like], [x.dtype for x in like]
-        options = dict(version=9, module=module, platforms=["CPU"])
-        return gen_xla_ops.xla_call_module(
-            args=arguments, Sout=shapes, Tout=types, **options
-        )
-
-    return call(*arguments)
-
-
-def test_variables_follow_the_input_in_the_order_of_the_program():
-    matrix = tf.Variable([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    bias, constant = tf.Variable([10.0, 20.0]), tf.constant([0.5, 0.25])
-
-    def function(x):
-        return [(x @ matrix + bias) * constant, bias - 1]
-
-    x = tf.constant([[1.0, 0.0, 2.0]])
-    outputs = run(*stablehlo.lower_with_arguments(function, x), function(x))
-    np.testing.assert_array_equal(outputs[0], [[10.5, 8.5]])
-    np.testing.assert_array_equal(outputs[1], [9, 19])
-
-
-@pytest.mark.slow
-def test_a_program_gives_the_numbers_beside_it(tmp_path, monkeypatch):
-    sizes = {**gpu_cases.SMALL, "length": 20}
-    case = gpu_cases.case("numbers", "exact", True, "float32", "full", **sizes)
-    programs.write_all([case], tmp_path)
-    written = json.loads((tmp_path / "programs.json").read_text())["programs"][0]
-    with np.load(tmp_path / f"{written['file']}.npz") as known:
-        arguments = [known[f"argument{i}"] for i in range(len(written["arguments"]))]
-        expected = [known[name] for name in known if name.startswith("expected")]
-    module = (tmp_path / f"{written['file']}.mlirbc").read_bytes()
-    outputs = run(module, arguments, expected)
-    assert len(expected) == 10  # the output, and gradients of x and eight weights
-    for found, right in zip(outputs, expected):
-        np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-6)
-
-    def text(function, specs):
-        ir = function.experimental_get_compiler_ir(*specs)
-        return ir(stage="stablehlo", platform_name="CPU")
-
-    monkeypatch.setattr(stablehlo, "_lowered", text)
-    case = gpu_cases.case("layer", "Performer", False, "float32", "full", **sizes)
-    step, x, _ = gpu_cases.program(case)
-    module, _ = programs.lowered_as(case, step, x)
-    rounded, _ = programs.lowered_as({**case, "precision": "default"}, step, x)
-    assert "HIGHEST" in module and "HIGHEST" not in rounded and "DEFAULT" in rounded
 
 
 SENTENCES = {

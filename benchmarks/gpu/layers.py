@@ -1,0 +1,184 @@
+"""Times training steps of layers on a GPU, in TensorFlow; writes layers.json.
+
+    python -m benchmarks.gpu.layers [--rows features window ...] [--minutes 10]
+        [--chunks 64 128 256] [--output runs/gpu]
+
+A case that the file has is not measured again. `--chunks` instead measures causal
+features with chunks of these sizes. The layer has 8 heads of 64, 256 random features
+and a width of 512, in `mixed_bfloat16`; a step is the gradients of its input and of all
+its weights.
+"""
+
+import statistics
+import time
+from unittest import mock
+
+import keras
+import tensorflow as tf
+
+import keras_performer
+from benchmarks import runner
+from keras_performer.layers import LocalAttention
+from keras_performer.ops import blocks
+
+NUM_HEADS, KEY_DIM, WINDOW = 8, 64, 64
+WIDTH = NUM_HEADS * KEY_DIM
+# A round is the mean of the calls that fit in SECONDS, at most CALLS.
+SECONDS, CALLS, ROUNDS = 0.2, 20, 5
+# Options of `PerformerAttention` by row.
+FEATURES = {
+    "features": {},
+    "features, gate": {"forget_gate": True},
+    "features, window": {"exact_window": WINDOW},
+    "features, window, gate": {"exact_window": WINDOW, "forget_gate": True},
+}
+# Options of `LocalAttention` by row.
+LOCAL = {"window": {}, "window, gate": {"forget_gate": True}}
+EXACT = "exact, Keras"
+ROWS = *FEATURES, *LOCAL, EXACT
+# "graph": TensorFlow runs the step, and XLA compiles attention by itself.
+# "xla": XLA compiles the whole step, as `fit` does by default on a GPU.
+MODES = "xla", "graph"
+CAUSAL = {"causal": True, "bidirectional": False}
+# Sequences x tokens: the same number of tokens, then more.
+SIZES = (16, 4096), (1, 65_536), (64, 1024), (4, 16_384), (1, 262_144)
+# TensorFlow aborts where the weights of exact attention have 2^31 numbers or more.
+EXACT_SIZES = (64, 1024), (8, 4096), (1, 8192)
+# Sizes of rows that have others than the first two.
+OF_ROW = {"features": SIZES, EXACT: EXACT_SIZES}
+
+
+def main(argv=None):
+    more = dict(rows=[str], minutes=10.0, chunks=[int], output=runner.RUNS / "gpu")
+    options = runner.options(__doc__, argv, {"rows": ROWS}, **more)
+    end = time.monotonic() + 60 * options.minutes
+    path = options.output / "layers.json"
+    results = runner.read(path) or {**environment(), "rows": []}
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    for case in swept(options.chunks) if options.chunks else cases(options.rows):
+        if time.monotonic() > end:
+            print("No time is left for", case, flush=True)
+        elif not any(case.items() <= row.items() for row in results["rows"]):
+            row = {**case, **measured(case)}
+            results["rows"].append(row)
+            print(row, flush=True)
+            runner.save(path, results)
+
+
+def environment():
+    gpus = tf.config.list_physical_devices("GPU")
+    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+    return {
+        "device": details.get("device_name", runner.machine()),
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "keras_performer": keras_performer.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def cases(rows=None):
+    """Yields the cases of `layers.json`, those of most interest first."""
+    for size in dict.fromkeys((*SIZES, *EXACT_SIZES)):
+        for row in ROWS:
+            sizes = OF_ROW.get(row, SIZES[:2])
+            if size in sizes and runner.is_asked(row, rows):
+                for mode in MODES if size in SIZES[:2] else MODES[:1]:
+                    for form in CAUSAL:
+                        yield case(row, form, mode, *size)
+
+
+def swept(chunks):
+    for size in SIZES[:2]:
+        for chunk in chunks:
+            yield {**case("features", "causal", "xla", *size), "chunk": chunk}
+
+
+def case(row, form, mode, batch, length):
+    return {"row": row, "form": form, "mode": mode, "batch": batch, "length": length}
+
+
+def measured(case):
+    """Returns times and memory of a case, or its error."""
+    keras.utils.clear_session()
+    sizes = blocks.ON_GPU
+    if "chunk" in case:
+        sizes = sizes._replace(chunk=case["chunk"])
+    shape = case["batch"], case["length"], WIDTH
+    x = tf.random.stateless_normal(shape, (0, 1), dtype=tf.bfloat16)
+    with mock.patch.object(blocks, "ON_GPU", sizes):
+        try:
+            begin = time.perf_counter()
+            step = step_of(layer_of(case), case["mode"] == "xla")
+            step(x)
+            synchronize()
+            first = time.perf_counter() - begin
+            return {"first_call": round(first, 2), **times_and_memory(step, x)}
+        except (tf.errors.OpError, ValueError) as error:
+            return {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
+
+
+def layer_of(case):
+    row, options = case["row"], {"causal": CAUSAL[case["form"]]}
+    if row == EXACT:
+        return KerasAttention(CAUSAL[case["form"]])
+    if row in LOCAL:
+        options |= {"sliding_window": WINDOW, **LOCAL[row]}
+        return LocalAttention(NUM_HEADS, KEY_DIM, **options)
+    options |= FEATURES[row]
+    return keras_performer.PerformerAttention(NUM_HEADS, KEY_DIM, **options)
+
+
+class KerasAttention(keras.layers.Layer):
+    """Exact self-attention of Keras with one input, like the other layers."""
+
+    def __init__(self, causal):
+        super().__init__()
+        self.attention = keras.layers.MultiHeadAttention(NUM_HEADS, KEY_DIM)
+        self.causal = causal
+
+    def call(self, x, training=None):
+        return self.attention(x, x, use_causal_mask=self.causal, training=training)
+
+
+def step_of(layer, jit_compile):
+    """Returns a function of x: the gradients of x and of all weights."""
+    layer(tf.zeros((1, 8, WIDTH), tf.bfloat16))
+    weights = [weight.value for weight in layer.trainable_weights]
+
+    @tf.function(jit_compile=jit_compile, autograph=False)
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True)
+            loss = tf.reduce_mean(tf.square(tf.cast(y, tf.float32)))
+        return tape.gradient(loss, [x, *weights])
+
+    return step
+
+
+def times_and_memory(step, *arguments):
+    """Returns the mean milliseconds of calls for each round, and the peak of memory."""
+
+    def time_of(calls):
+        begin = time.perf_counter()
+        for _ in range(calls):
+            step(*arguments)
+        synchronize()
+        return (time.perf_counter() - begin) / calls
+
+    gpu = bool(tf.config.list_physical_devices("GPU"))
+    if gpu:
+        tf.config.experimental.reset_memory_stats("GPU:0")
+    calls = min(max(int(SECONDS / [time_of(1), time_of(1)][1]), 1), CALLS)
+    rounds = [round(1e3 * time_of(calls), 3) for _ in range(ROUNDS)]
+    peak = tf.config.experimental.get_memory_info("GPU:0")["peak"] if gpu else None
+    return {"ms": statistics.median(rounds), "rounds": rounds, "peak_bytes": peak}
+
+
+def synchronize():
+    tf.test.experimental.sync_devices()
+
+
+if __name__ == "__main__":
+    main()

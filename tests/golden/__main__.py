@@ -2,8 +2,11 @@
 
     python -m tests.golden numbers --package ../old_checkout
     python -m tests.golden models --package ../old_checkout
+    python -m tests.golden definitions
 
-The files come from commit aa2d4ca, the last one before `AttentionLayer`, on a CPU
+Definitions of layers (signatures, configs, dtypes and weights) come from commit
+1c9ea85 and change with each new argument: write them again, and read the difference.
+The other files come from commit aa2d4ca, the last one before `AttentionLayer`, on a CPU
 (x86-64 with AVX-512, 2 cores) with TensorFlow 2.21.0. The numbers come from Keras
 3.15.1. The saved models come from Keras 3.10.0, the oldest supported version, as
 versions of Keras do not read files of later ones. There are no numbers of operations,
@@ -81,13 +84,17 @@ def main():
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", choices=["numbers", "models"])
+    parser.add_argument("what", choices=["numbers", "models", "definitions"])
     parser.add_argument("--package", default=".", help="folder of the other checkout")
     parser.add_argument("--word", default="", help="of the configurations' names")
     arguments = parser.parse_args()
     sys.path.insert(0, arguments.package)
     if arguments.what == "numbers":
         write_numbers(arguments.word)
+    elif arguments.what == "definitions":
+        from tests.golden import definitions
+
+        definitions.write()
     else:
         write_models()
 

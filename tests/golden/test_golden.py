@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.golden import saved_models
+from tests.golden import definitions, saved_models
 from tests.golden.recording import CASES, FOLDER, compute, difference, load, sketch
 
 RECORDED = load(FOLDER / "numbers.npz")
@@ -88,3 +88,12 @@ def test_a_number_that_changes_is_noticed():
     array[0, 17, 1] *= 1.01
     moved = difference(sketch(array), RECORDED[name][key])
     assert moved > 10 * bound(name, key)
+
+
+def test_definitions_of_all_layers_are_recorded_ones():
+    recorded = json.loads(definitions.FILE.read_text())
+    found = definitions.all_definitions()
+    assert list(found) == list(recorded)
+    changed = [name for name in found if found[name] != recorded[name]]
+    if changed:
+        assert found[changed[0]] == recorded[changed[0]], changed

@@ -1,6 +1,7 @@
 """Eager calls, graphs and XLA give equal numbers; graphs are small, not retraced."""
 
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -249,3 +250,30 @@ def test_blocks_are_padded_by_less_than_a_block(batch, exact_window, chunk_size)
     blocks = loops.blocks
     assert 4096 <= blocks.count * blocks.tokens < 4096 + blocks.tokens
     assert blocks.tokens % loops.chunks == blocks.tokens % loops.near.chunk == 0
+
+
+def test_a_switch_asks_for_the_highest_precision_of_every_product():
+    """The documentation names this switch for float32 products on a TPU."""
+    x = tf.zeros((1, 64, 1, 8))
+    kernel = ops.ExponentialKernel(ops.orthogonal_gaussian_matrix(16, 8, (0, 1)))
+
+    def gradients(query, key, value):
+        with tf.GradientTape() as tape:
+            tape.watch((query, key, value))
+            output, _ = ops.causal_attention(query, key, value, kernel)
+        return tape.gradient(output, (query, key, value))
+
+    def products():
+        compiled = tf.function(gradients, jit_compile=True, autograph=False)
+        program = compiled.experimental_get_compiler_ir(x, x, x)(stage="hlo")
+        return re.findall(r"^.* dot\(.*$", program, flags=re.MULTILINE)
+
+    default = products()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        exact = products()
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(True)
+    assert len(exact) == len(default) > 10
+    assert not any("highest" in product for product in default)
+    assert all("operand_precision={highest,highest}" in product for product in exact)

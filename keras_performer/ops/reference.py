@@ -1,9 +1,8 @@
 """Slow twins of the fast operations, written for comparison with the paper.
 
-Each function takes quadratic memory or a Python loop over the tokens, and plain
-autodiff computes gradients. No computation is shared with the fast code: every entry of
-the matrix of weights comes from the definition of the features, in a tensor
-`(B, N, T, S, M)`.
+Each function takes quadratic memory, and plain autodiff computes gradients. No
+computation is shared with the fast code: every entry of the matrix of weights comes
+from the definition of the features, in a tensor `(B, N, T, S, M)`.
 Equation numbers refer to "Rethinking Attention with Performers" (arXiv 2009.14794).
 Use float64 inputs for reference values; results have the dtype of the inputs.
 """
@@ -142,71 +141,6 @@ def pair_weights(
     return factors, logs, visible
 
 
-def exact_softmax_attention(query, key, value, key_mask=None, causal=False):
-    """Computes softmax attention, equation 1, which the softmax kernel approximates.
-
-    Args:
-        query: tensor of shape `(B, T, N, H)`.
-        key: tensor of shape `(B, S, K, H)`.
-        value: tensor of shape `(B, S, K, V)`.
-        key_mask: boolean tensor of shape `(B, S)`, true where a key is visible.
-        causal: whether query t sees keys 0..t only.
-
-    Returns:
-        Tensor of shape `(B, T, N, V)`; a row that sees no key is 0.
-    """
-    key = _one_head_per_query_head(key, query)
-    value = _one_head_per_query_head(value, query)
-    scores = tf.einsum("btnh,bsnh->bnts", query, key) / query.shape[-1] ** 0.5
-    visible = _visible(query, key, key_mask, causal)
-    weights, _ = _normalized(tf.ones_like(scores), scores, visible)
-    return tf.einsum("bnts,bsnv->btnv", weights, value)
-
-
-def recurrent_attention(query, key, value, kernel, key_mask=None, state=None):
-    """Computes causal attention token by token: appendix B.1, with a stabilizer.
-
-    For each feature i the state holds `sum_s exp(l_k[s, i] - r_i) (v_s, 1)`, where r_i
-    is the largest log-feature so far. A fast causal operation can continue from the
-    state returned here, and this function from the state of a fast operation.
-
-    Args:
-        query: tensor of shape `(B, T, N, H)`.
-        key: tensor of shape `(B, T, K, H)`.
-        value: tensor of shape `(B, T, K, V)`.
-        kernel: the kernel object that the fast operation takes.
-        key_mask: boolean tensor of shape `(B, T)`, true where a key is visible.
-        state: None, or `(running_max, sums)` of shapes `(B, K, M)` and
-            `(B, K, V + 1, M)`; the last row of `sums` gives the normalizer.
-
-    Returns:
-        `(output, state)`: a tensor of shape `(B, T, N, V)`, and the state after the
-        last token.
-    """
-    if key_mask is None:
-        key_mask = tf.ones(tf.shape(key)[:2], tf.bool)
-    exponential = _is_exponential(kernel)
-    features = log_features if exponential else activation_features
-    add, read = (_add_log, _read_log) if exponential else (_add, _read)
-    query_features, key_features = features(query, kernel), features(key, kernel)
-    if exponential:
-        key_features += _log_weights(kernel, key)
-    if state is None:
-        state = _empty_state(kernel, key, value)
-    outputs = []
-    for t in range(query.shape[1]):
-        value_and_one = tf.concat([value[:, t], tf.ones_like(value[:, t, :, :1])], -1)
-        added = add(state, key_features[:, t], value_and_one)
-        seen = key_mask[:, t, None, None]
-        state = (
-            tf.where(seen, added[0], state[0]),
-            tf.where(seen[..., None], added[1], state[1]),
-        )
-        per_query_head = [_one_head_per_query_head(x, query, axis=1) for x in state]
-        outputs.append(read(per_query_head, query_features[:, t]))
-    return tf.stack(outputs, axis=1), state
-
-
 def log_kernel(query, key, kernel):
     """Computes the log of the estimate of `exp(q . k / sqrt(H))`, Lemma 1 (equation 7).
 
@@ -297,35 +231,6 @@ def _log_weights(kernel, key):
     return weights
 
 
-def _add_log(state, key_logs, value_and_one):
-    """Adds one key, `(B, K, M)`, to the state of the softmax kernel."""
-    running_max, sums = state
-    new_max = tf.maximum(running_max, key_logs)
-    sums *= tf.exp(running_max - new_max)[:, :, None]
-    token = tf.exp(key_logs - new_max)[:, :, None]
-    return new_max, sums + value_and_one[..., None] * token
-
-
-def _read_log(state, query_logs):
-    """Answers a query `(B, N, M)`: a mean over features of weighted means of values."""
-    running_max, sums = state
-    normalizer = sums[:, :, -1]
-    some = normalizer > 0
-    normalizer = tf.where(some, normalizer, 1)
-    logs = query_logs + running_max + tf.math.log(normalizer)
-    weights, _ = _normalized(tf.ones_like(logs), logs, some)
-    return tf.einsum("bnm,bnvm->bnv", weights, sums[:, :, :-1] / normalizer[:, :, None])
-
-
-def _add(state, key_features, value_and_one):
-    return state[0], state[1] + value_and_one[..., None] * key_features[:, :, None]
-
-
-def _read(state, query_features):
-    products = tf.einsum("bnm,bnvm->bnv", query_features, state[1])
-    return tf.math.divide_no_nan(products[..., :-1], products[..., -1:])
-
-
 def _one_head_per_query_head(inputs, query, axis=2):
     return tf.repeat(inputs, query.shape[2] // inputs.shape[axis], axis=axis)
 
@@ -371,12 +276,3 @@ def _normalized(factors, logs, visible):
     weights = tf.where(visible, weights, 0)
     sums = tf.reduce_sum(weights, axis=-1, keepdims=True)
     return tf.math.divide_no_nan(weights, sums), largest + tf.math.log(sums)
-
-
-def _empty_state(kernel, key, value):
-    batch, heads = tf.shape(value)[0], value.shape[2]
-    value_dim, num_features = value.shape[-1], kernel.num_features(key.shape[-1])
-    no_key_yet = tf.constant(-1e30, value.dtype)
-    running_max = tf.fill((batch, heads, num_features), no_key_yet)
-    sums = tf.zeros((batch, heads, value_dim + 1, num_features), value.dtype)
-    return running_max, sums

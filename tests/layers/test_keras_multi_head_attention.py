@@ -19,7 +19,6 @@ from tests.layers.like_keras import (
     results,
 )
 
-OUR_KINDS = pytest.mark.parametrize("kind", ["exact", "performer"])
 BOTH = pytest.mark.parametrize("make", [multi_head, grouped_query])
 B, T, S = 2, 5, 7
 

@@ -1,4 +1,4 @@
-"""The slow reference itself: cases by hand, and its forms against each other."""
+"""The slow reference itself, against cases by hand."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.ops import reference
 
-from .cases import KERNELS, assert_equals, masks, normal, qkv
+from .cases import normal, qkv
 
 
 def column(*numbers):
@@ -31,33 +31,6 @@ def test_relu_kernel_on_paper():
     # query 3: (4, 1). key 1: (2, 1) -> 9. key -1: (1, 3) -> 7.
     matrix = reference.attention_matrix(column(3.0), column(1.0, -1.0), kernel)
     np.testing.assert_allclose(matrix[0, 0, 0], [9 / 16, 7 / 16], rtol=1e-12)
-
-
-def test_exact_softmax_on_paper():
-    query, key, value = column(1.0, 0.0), column(np.log(3.0), 0.0), column(4.0, 8.0)
-    output = reference.exact_softmax_attention(query, key, value)
-    np.testing.assert_allclose(tf.reshape(output, -1), [5.0, 6.0], rtol=1e-12)
-    output = reference.exact_softmax_attention(query, key, value, causal=True)
-    np.testing.assert_allclose(tf.reshape(output, -1), [4.0, 6.0], rtol=1e-12)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_recurrence_equals_the_causal_matrix(name):
-    kernel, mask = KERNELS[name](), masks(13)["different"]
-    inputs = qkv(batch=3, queries=13, keys=13, heads=2, groups=2)
-
-    def by_matrix(*inputs):
-        return reference.attention(*inputs, kernel, mask, causal=True)
-
-    def by_token(*inputs):
-        early, late = (
-            [x[:, here] for x in inputs] for here in (slice(3), slice(3, 13))
-        )
-        first, state = reference.recurrent_attention(*early, kernel, mask[:, :3])
-        then, _ = reference.recurrent_attention(*late, kernel, mask[:, 3:], state)
-        return tf.concat([first, then], 1)
-
-    assert_equals(by_token, by_matrix, inputs, 1e-11)
 
 
 def test_log_kernel_of_antithetic_rows_is_the_cosh_of_lemma_1():

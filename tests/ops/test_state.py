@@ -24,10 +24,31 @@ def in_pieces(kernel, inputs, lengths, mask=None, chunk_size=None):
     return tf.concat(outputs, axis=1), state
 
 
+def by_features(query, key, value, kernel, mask=None, state=None):
+    """Returns causal attention, and its last state with a stabilizer of 0."""
+    is_log = isinstance(kernel, ops.ExponentialKernel)
+    features = reference.log_features if is_log else reference.activation_features
+    p, e = features(query, kernel), features(key, kernel)
+    if is_log:
+        weights = 0.0 if kernel.log_weights is None else kernel.log_weights
+        p, e = tf.exp(p), tf.exp(e + tf.cast(weights, e.dtype))
+    if mask is not None:
+        e = tf.where(mask[..., None, None], e, 0)
+    v = tf.concat([value, tf.ones_like(value[..., :1])], -1)
+    sums = tf.cumsum(tf.einsum("btkm,btkv->btkvm", e, v), 1)
+    if state is not None:
+        sums += without_stabilizer(state)[:, None]
+    of_queries = tf.repeat(sums, query.shape[2] // key.shape[2], 2)
+    output = tf.einsum("btnm,btnvm->btnv", p, of_queries)
+    output = tf.math.divide_no_nan(output[..., :-1], output[..., -1:])
+    return output, (tf.zeros_like(sums[:, -1, :, 0]), sums[:, -1])
+
+
 def without_stabilizer(state):
-    """Returns the sums without stabilizer: `sums * exp(running_max)`."""
+    """Returns `sums * exp(running_max)`, or the sums if there is no running maximum."""
     running_max, sums = state
-    return sums * tf.exp(running_max)[:, :, tf.newaxis]
+    scale = tf.where(running_max > -1e29, tf.exp(running_max), 1)
+    return sums * scale[:, :, tf.newaxis]
 
 
 def loss_and_gradients(attend, sources):
@@ -51,9 +72,7 @@ def test_whole_equals_prefill_and_steps(name, padded):
     kernel = KERNELS[name]()
     inputs = qkv(batch=3, queries=LENGTH, keys=LENGTH, heads=2, groups=2)
     mask = masks(LENGTH)["different"] if padded else None
-    expected = loss_and_gradients(
-        lambda: reference.recurrent_attention(*inputs, kernel, mask), inputs
-    )
+    expected = loss_and_gradients(lambda: by_features(*inputs, kernel, mask), inputs)
     for lengths in ([23], [9, 1, 1, 7, *[1] * 5]):
         found = loss_and_gradients(
             lambda: in_pieces(kernel, inputs, lengths, mask, chunk_size=3), inputs
@@ -70,7 +89,7 @@ def test_gradient_of_the_sums_of_a_given_state(name):
         loss_and_gradients(
             lambda: attend(query, -key, value, kernel, state=state), [state[1]]
         )
-        for attend in (ops.causal_attention, reference.recurrent_attention)
+        for attend in (ops.causal_attention, by_features)
     )
     assert_all_close(found, expected, 1e-10)
 

@@ -5,7 +5,7 @@
 
 `--contenders` selects some, and skips memory, which leaves time for more rounds. A
 contender is omitted at lengths where a run would take longer than the limit.
-`benchmarks.report` makes tables and pictures of the results.
+`benchmarks.report` makes tables of the results.
 """
 
 from benchmarks import contenders, runner, tables, turns

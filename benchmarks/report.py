@@ -1,23 +1,20 @@
-"""Makes tables and pictures from the results of `make bench`.
+"""Makes tables from the results of `make bench`.
 
     python -m benchmarks.report [--input runs/bench] [--output benchmarks/results]
         [--machine NAME]
 
 Writes all tables as Markdown to DATE-NAME.md in the output folder; prints its path and
-the first table. Saves `time.png` and `memory.png` in the input folder. Never overwrites
-DATE-NAME.md: results are kept, and people add comments to them.
+the first table. Never overwrites DATE-NAME.md: results are kept, and people add
+comments to them.
 """
 
 import re
-
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from benchmarks import decoding, runner, tables
 from benchmarks.measure import FORMS
 from benchmarks.tables import NOTHING, by, table
 
-# Names of contenders in tables and pictures.
+# Names of contenders in tables.
 NAMES = {
     "matmul": "product of 2,048^3",
     "softmax": "ours, softmax",
@@ -37,16 +34,6 @@ OVERVIEW = (
     "KernelAttention exp",
     "performer-pytorch",
 )
-# Colour and marker. Our line is thick; the lower bound for all layers is dashed.
-INK, MUTED = "#1a1a1a", "#6b6b6b"
-LINES = {
-    "softmax": ("#0b5cab", "o"),
-    "returns V": ("#8a8a8a", "."),
-    "exact": ("#c2410c", "s"),
-    "scaled_dot_product_attention": ("#e8a33d", "D"),
-    "KernelAttention exp": ("#2e8b57", "^"),
-    "performer-pytorch": ("#8e44ad", "v"),
-}
 
 
 def main(argv=None):
@@ -66,7 +53,6 @@ def main(argv=None):
     if decoded:
         parts += [f"## {decoding.table.__doc__}", decoding.table(decoded)]
     runner.write_page(options.output, parts, path.name)
-    draw(results, options.input)
     print(f"{path}\n\n{overview(results)}")
 
 
@@ -112,24 +98,23 @@ def milliseconds(row):
     return reason.partition(",")[0] if reason.startswith("needs") else "not run"
 
 
-def in_milliseconds(row):
-    return row.get("times") and 1e3 * tables.median(row)
-
-
-def in_mebibytes(row):
-    return row.get("peak_bytes") and row["peak_bytes"] / 2**20
-
-
 def times(results):
     """Time of a step in milliseconds, medians"""
-    rows = results["rows"]
-    return by_length(rows, lambda row: tables.number(in_milliseconds(row) or None, 1))
+
+    def cell(row):
+        return tables.number(1e3 * tables.median(row) if row.get("times") else None, 1)
+
+    return by_length(results["rows"], cell)
 
 
 def memory(results):
     """Peak extra memory of a training step of the layer in MiB"""
-    rows = results["memory"]
-    return by_length(rows, lambda row: tables.number(in_mebibytes(row), 0))
+
+    def cell(row):
+        peak = row.get("peak_bytes")
+        return tables.number(peak and peak / 2**20, 0)
+
+    return by_length(results["memory"], cell)
 
 
 def compiling(results):
@@ -165,59 +150,6 @@ def not_measured(results):
         if row["reason"]
     ]
     return table(["", *keys], rows)
-
-
-def draw(results, folder):
-    """Writes `time.png` and `memory.png`, as in figure 3 of the paper."""
-    for name, rows, value, unit, title in (
-        ("time", "rows", in_milliseconds, "milliseconds", "Forward and backward pass"),
-        ("memory", "memory", in_mebibytes, "MiB", "Peak memory of a training step"),
-    ):
-        if results[rows]:
-            figure = panels(results[rows], value, unit, f"{title} of one layer")
-            figure.savefig(folder / f"{name}.png", dpi=160)
-
-
-def panels(rows, value, unit, title):
-    """Draws a panel for each form and a line for each contender, if possible by XLA."""
-    lengths = sorted({row["length"] for row in rows})
-    figure = Figure(figsize=(10, 5.4), facecolor="white", layout="constrained")
-    labelled = {}
-    for axes, form in zip(figure.subplots(1, 2, sharey=True), FORMS):
-        for contender, (colour, marker) in LINES.items():
-            found = []
-            for mode in ("graph", "xla"):
-                values = {
-                    n: value(find(rows, contender, form, mode, n)) for n in lengths
-                }
-                found = [point for point in values.items() if point[1]] or found
-            if not found:
-                continue
-            ours, name = contender == "softmax", NAMES.get(contender, contender)
-            (labelled[name],) = axes.plot(
-                *zip(*found),
-                color=colour,
-                marker=marker,
-                markersize=7 if ours else 5,
-                linewidth=3.5 if ours else 1.6,
-                linestyle="--" if contender == "returns V" else "-",
-                zorder=3 if ours else 2,
-            )
-        axes.set_title(form, color=INK, fontsize=13)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=30)
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlabel("length L", color=INK, fontsize=12)
-        axes.grid(True, color="#e4e4e4", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(colors=MUTED, labelsize=11)
-    figure.axes[0].set_ylabel(unit, color=INK, fontsize=12)
-    figure.suptitle(f"{title} (XLA; PyTorch eager)", color=INK, fontsize=14)
-    place = dict(loc="outside lower center", ncols=3, frameon=False, fontsize=11)
-    figure.legend(labelled.values(), labelled.keys(), **place)
-    return figure
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
     python -m benchmarks.accuracy --no-install # only libraries already in .bench
     python -m benchmarks.accuracy --report-only
 
-Writes `results.json`, `tables.md` and pictures into `--output`. `--parts` selects parts
+Writes `results.json` and `tables.md` into `--output`. `--parts` selects parts
 to run; earlier results of other parts are kept. Ends with an error if a law does not
 hold.
 """

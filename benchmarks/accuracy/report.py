@@ -1,13 +1,9 @@
-"""Writes a page of tables, and pictures, from the results that exist."""
+"""Writes a page of tables from the results that exist."""
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from benchmarks import runner
 from benchmarks.accuracy import checks, estimates, estimators, training
-from benchmarks.learning import models
 from benchmarks.measure import BUSY_LOAD
 from benchmarks.tables import NOTHING, by, libraries, table
 
@@ -21,25 +17,6 @@ SWEPT = (
     estimates.BEST_RANK,
 )
 
-# Colour, dashes, and label in the legend.
-LINES = {
-    estimators.TRIGONOMETRIC_IID: ("#d1701c", ":", "trigonometric, iid rows"),
-    estimators.TRIGONOMETRIC: ("#d1701c", "-", "trigonometric, orthogonal"),
-    estimators.POSITIVE_IID: ("#2a8c5a", ":", "positive, iid rows"),
-    estimators.POSITIVE: ("#2a8c5a", "-", 'positive, orthogonal: "favor+"'),
-    estimators.DEFAULT: ("#0b5cab", "-", 'this package\'s "softmax"'),
-    estimates.BEST_RANK: ("#222222", "--", "best matrix of rank m"),
-}
-MEAN_STYLE = ("#8a8a8a", "--", "mean of values")
-# Colours in the pictures of training; a feature map keeps its colour with redraws.
-CURVES = {
-    models.WITHOUT: "#8a8a8a",
-    models.EXACT: "#222222",
-    "softmax": "#0b5cab",
-    "favor+": "#2a8c5a",
-}
-# Limits of the errors in the first picture; larger errors are equally useless.
-LOWEST, HIGHEST = 1e-3, 1e3
 TITLE = "# How exact, and how well does it learn: the paper's figures on a CPU"
 ESTIMATES = """\
 ## Figure 4: the error of the output
@@ -53,9 +30,7 @@ positive ones do. They are a control; no layer has them. "best rank m" is the er
 its singular values, of the first draw: in the mean over values no linear attention with
 m features passes it.
 "relu" is another kernel and estimates nothing; "taylor" has 1 + H + H (H + 1) / 2
-features.
-
-![Error against features](estimates.png)"""
+features."""
 PEERS = """\
 ## Other libraries
 
@@ -70,8 +45,6 @@ draws the same features in every layer; here a seed of ours draws them. torch_ge
 has the ReLU kernel, which estimates nothing, and always H ln H features (44, 266).
 pytorch-fast-transformers 0.4 is not among them: without CUDA it does not install."""
 TRAINING = f"""\
-![Learning curves](training.png)
-
 Associative recall over {training.TASK.length} tokens ({training.TASK.name}, as in \
 `benchmarks.learning`): 2
 blocks, heads of {training.KEY_DIM}, 256 features, {{steps}} steps, learning rate \
@@ -89,7 +62,7 @@ derived."""
 
 
 def write(results, folder):
-    """Writes `tables.md` and the pictures of the parts that have results."""
+    """Writes `tables.md` of the parts that have results."""
     parts = [TITLE, explanation(results["about"])]
     rows, of_peers, runs, laws = (
         results.get(part, []) for part in ("estimates", "peers", "training", "checks")
@@ -98,7 +71,6 @@ def write(results, folder):
         draws = max(row["draws"] for row in rows)
         of = dict(draws=draws, last=draws - 1, length=rows[0]["length"])
         parts += [ESTIMATES.format(**of), estimates_tables(rows)]
-        draw_estimates(rows, folder / "estimates.png")
     if of_peers:
         parts.append(PEERS.format(versions=versions(of_peers)))
         parts.append(peers_table(of_peers, rows))
@@ -109,7 +81,6 @@ def write(results, folder):
         parts += [training_table(runs, training.REDRAW_ROWS)]
         parts += ["## Figure 16: generalized kernels"]
         parts += [training_table(runs, training.KERNELS)]
-        draw_training(runs, folder / "training.png")
     if laws:
         parts += [CHECKS, checks_table(laws)]
     return runner.write_page(folder, parts)
@@ -234,73 +205,3 @@ def checks_table(rows):
     passed = sum(row["passed"] for row in rows)
     counted = f"{passed} of {len(rows)} hold; a z of {checks.LIMIT} would fail."
     return f"{counted}\n\n{table(head, lines)}"
-
-
-def draw_estimates(rows, path):
-    """Draws a panel for each scale of queries and keys with several feature counts."""
-    swept = {
-        setting: sorted(m for m in {row["features"] for row in same} if m)
-        for setting, same in by(rows, "head_dim", "std")
-    }
-    # a single number of features makes no line
-    swept = {setting: counts for setting, counts in swept.items() if len(counts) > 1}
-    figure = Figure(figsize=(4 * len(swept), 4.8), layout="constrained")
-    panels = figure.subplots(1, len(swept), sharey=True, squeeze=False)[0]
-    for ((head_dim, std), ticks), axes in zip(swept.items(), panels):
-        same = [r for r in rows if (r["head_dim"], r["std"]) == (head_dim, std)]
-        for name, (colour, dashes, label) in LINES.items():
-            found = [row for row in same if row["estimator"] == name]
-            errors = [[r["relative_error"], *r["relative_error_range"]] for r in found]
-            features = [row["features"] for row in found]
-            line(axes, features, *np.transpose(errors), colour, dashes, label)
-        colour, dashes, label = MEAN_STYLE
-        mean = find(same, estimators.MEAN, None)
-        axes.axhline(mean["relative_error"], color=colour, ls=dashes, label=label)
-        axes.set(title=f"H = {head_dim}, std {std}", xlabel="features m")
-        axes.set(xscale="log", yscale="log", ylim=(LOWEST, HIGHEST))
-        axes.set_xticks(ticks, [f"{m:,}" for m in ticks])
-        axes.xaxis.set_minor_locator(NullLocator())
-    panels[0].set_ylabel("relative error of the output")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    figure.savefig(path, dpi=110)
-
-
-def draw_training(runs, path):
-    """Draws accuracy against steps, for redrawn features and generalized kernels."""
-    figure = Figure(figsize=(11, 4.4), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    compared = {
-        "Features drawn anew, or not": training.REDRAW_ROWS,
-        "Generalized kernels": training.KERNELS,
-    }
-    for axes, (title, names) in zip(panels, compared.items()):
-        others = iter(np.linspace(0.05, 0.95, len(training.KERNELS)))
-        for name in (*training.CONTROLS, *names):
-            same = [run for run in runs if run["row"] == name]
-            if same:
-                steps, values = of_seeds(same)
-                colour = CURVES.get(name.partition(",")[0])
-                colour = colour or colormaps["turbo"](next(others))
-                dashes = "--" if name.endswith(models.REDRAW) else "-"
-                means = values.mean(0), values.min(0), values.max(0)
-                line(axes, steps, *means, colour, dashes, name)
-        axes.set(title=title, xlabel="steps", ylim=(-0.03, 1.03))
-        if axes.get_lines():
-            axes.legend(fontsize=8, frameon=False, loc="upper left")
-    panels[0].set_ylabel("recalled, held-out")
-    figure.savefig(path, dpi=110)
-
-
-def line(axes, x, means, least, most, colour, dashes, label):
-    axes.plot(x, means, color=colour, ls=dashes, label=label)
-    axes.fill_between(x, least, most, color=colour, alpha=0.12, lw=0)
-    axes.grid(alpha=0.3)
-
-
-def of_seeds(runs):
-    """Returns steps and values `(seeds, points)`; a run that ended keeps its last."""
-    curves = [np.array(run["curve"]) for run in runs]
-    steps = np.unique(np.concatenate([curve[:, 0] for curve in curves]))
-    values = [np.interp(steps, curve[:, 0], curve[:, 1]) for curve in curves]
-    return steps, np.array(values)

@@ -110,28 +110,3 @@ def test_every_exported_layer_has_a_case():
     }
     bases = {layers.AttentionLayer, layers.EmbeddingLayer, layers.MixingLayer}
     assert classes - bases == {case.layer_class for case in CASES.values()}
-
-
-def test_registered_names_do_not_change():
-    # files of users contain these names
-    names = {
-        keras.saving.get_registered_name(x)
-        for x in (
-            keras_performer.PerformerAttention,
-            keras_performer.PerformerLM,
-            keras_performer.layers.ExactAttention,
-            keras_performer.layers.PerformerBlock,
-            keras_performer.RedrawFeatures,
-            keras_performer.feature_maps.GeneralizedFeatures,
-            keras_performer.feature_maps.SoftmaxFeatures,
-        )
-    }
-    assert names == {
-        "keras_performer>PerformerAttention",
-        "keras_performer>PerformerLM",
-        "keras_performer>ExactAttention",
-        "keras_performer>PerformerBlock",
-        "keras_performer>RedrawFeatures",
-        "keras_performer>GeneralizedFeatures",
-        "keras_performer>SoftmaxFeatures",
-    }

@@ -5,6 +5,7 @@ import json
 
 import keras
 
+from keras_performer import RedrawFeatures
 from tests.cases import CASES
 from tests.contract import tensors
 from tests.golden.recording import FOLDER
@@ -15,7 +16,7 @@ FILE = FOLDER / "definitions.json"
 
 def all_definitions():
     """Returns the signatures of all classes, and definitions of all cases."""
-    classes = {case.layer_class for case in CASES.values()}
+    classes = {case.layer_class for case in CASES.values()} | {RedrawFeatures}
     signatures = {_registered(kind): _signature(kind) for kind in classes}
     return {
         "signatures": dict(sorted(signatures.items())),

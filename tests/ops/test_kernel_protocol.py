@@ -211,6 +211,16 @@ def test_conversions_keep_class_and_options():
         assert converted.strength == 3.0
 
 
+def test_a_trained_hyperbolic_kernel_reads_its_first_half_only():
+    """A step with one token takes a matrix in one part."""
+    matrix, inputs = normal((8, HEAD_DIM), 3), qkv(1, 5, 5, 1)
+    kernel = ops.ExponentialKernel(matrix, hyperbolic=True, trainable=True)
+    expected, _ = ops.causal_attention(*inputs, kernel)
+    _, state = ops.causal_attention(*(x[:, :4] for x in inputs), kernel)
+    found, _ = ops.causal_attention(*(x[:, 4:] for x in inputs), kernel, state=state)
+    np.testing.assert_allclose(found, expected[:, 4:], rtol=1e-9)
+
+
 def test_kernels_with_equal_options_share_what_is_compiled():
     one, same = (Tempered(pairs(8, 2, seed), True, 3.0) for seed in (0, 1))
     other = Tempered(pairs(8, 2), True, 2.0)

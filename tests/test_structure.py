@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import layers
+from tests.mutations import read_mutations
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "keras_performer"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -189,6 +190,19 @@ def test_examples_in_docstrings_are_doctests():
         and ">>> " not in text
     ]
     assert silent == []
+
+
+def test_mutations_still_apply():
+    """`python -m tests.mutations` runs the tests that must notice them."""
+    mutations = list(read_mutations())
+    assert len(mutations) >= 50
+    for mutation in mutations:
+        mutation.apply(PACKAGE.parent)
+        for word in mutation.tests.split():
+            path, _, function = word.partition("::")
+            if path.endswith(".py"):
+                text = (PACKAGE.parent / "tests" / path).read_text()
+                assert f"def {function}" in text, word
 
 
 # Largest numbers of files and of calls on the way from `call` to the operation.

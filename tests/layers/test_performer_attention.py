@@ -178,21 +178,6 @@ def test_unseeded_layers_differ_unless_keras_is_seeded():
     np.testing.assert_array_equal(sequence(layer(None), 1), one)
 
 
-def test_saved_weights_continue_the_sequence():
-    one = keras.Sequential([keras.Input((None, 7)), layer(None)])
-    one.layers[0].redraw_features(2)
-    one.save("model.keras")
-    one.save_weights("model.weights.h5")
-    restored = keras.saving.load_model("model.keras")
-    # built, but never called
-    loaded = keras.Sequential([keras.Input((None, 7)), layer(17)])
-    loaded.load_weights("model.weights.h5")
-    expected = sequence(one.layers[0], 3)
-    for model in (restored, loaded):
-        np.testing.assert_array_equal(sequence(model.layers[0], 3), expected)
-        assert int(model.layers[0].redraw_count) == 5
-
-
 def test_a_layer_like_another_goes_on_in_its_sequence():
     one = layer(None)
     one.redraw_features(2)

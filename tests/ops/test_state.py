@@ -108,29 +108,6 @@ def test_initial_state_changes_nothing_and_is_float32(name):
     assert output.dtype == "bfloat16" and bool(tf.reduce_all(output == afresh))
 
 
-@pytest.mark.parametrize(("name", "jit_compile"), [("softmax", True), ("relu", False)])
-def test_the_state_survives_a_while_loop(name, jit_compile):
-    kernel = KERNELS[name]()
-    num_features = kernel.projection_matrix.shape[0]
-    inputs = qkv(2, 11, 11, heads=2, groups=2, dtype="float32")
-    mask = tf.constant(masks(11)["left"][:2])
-
-    @tf.function(jit_compile=jit_compile)
-    def decode(*sequences):
-        def step(t, state, outputs):
-            *token, seen = (x[:, t, tf.newaxis] for x in sequences)
-            output, state = ops.causal_attention(*token, kernel, seen, state=state)
-            return t + 1, state, outputs.write(t, output[:, 0])
-
-        outputs = tf.TensorArray("float32", size=11, element_shape=(2, 4, 7))
-        start = (tf.constant(0), ops.initial_state(2, 2, num_features, 7), outputs)
-        _, state, outputs = tf.while_loop(lambda t, *_: t < 11, step, start)
-        return tf.transpose(outputs.stack(), (1, 0, 2, 3)), without_stabilizer(state)
-
-    output, state = ops.causal_attention(*inputs, kernel, mask)
-    assert_all_close(decode(*inputs, mask), [output, without_stabilizer(state)], 3e-6)
-
-
 @pytest.mark.parametrize(
     "shapes",
     [

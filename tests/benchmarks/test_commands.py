@@ -27,7 +27,7 @@ from benchmarks.conversion import speed
 from benchmarks.gpu import report as gpu
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning import models, tasks
-from benchmarks.long_data import documents, genomes, needles
+from benchmarks.long_data import documents, genomes, needles, sources
 from benchmarks.long_range import __main__ as long_range
 from benchmarks.long_range import costs
 from benchmarks.long_range import models as long_models
@@ -268,6 +268,7 @@ def test_long_range(tmp_path, monkeypatch, eagerly):
     [
         (genomes, "genomes 512", 3),
         (needles, "needle 512 in text, 1 key", 1),
+        (sources, "packages 512", 5),
         (documents, "documents 512", 1),
     ],
 )

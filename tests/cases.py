@@ -64,8 +64,13 @@ class Case:
 
 
 def serialized(layer):
-    """Returns the config of a layer, so that cases do not share the layer itself."""
-    return keras.saving.serialize_keras_object(layer)
+    """Returns the config of a layer, so that cases do not share the layer itself.
+
+    Keras would number the name, by the layers that were made before.
+    """
+    config = keras.saving.serialize_keras_object(layer)
+    config["config"]["name"] = "inner"
+    return config
 
 
 attention = functools.partial(Case, keras_performer.PerformerAttention)

@@ -114,6 +114,8 @@ def slices_of(dataset, strategy, context):
     first = context.input_pipeline_id * of_pipeline
     is_tuple = isinstance(dataset.element_spec, tuple)
 
+    dataset = _on_this_host(dataset)
+
     def cut(x):
         return _cut(x, count)[first : first + of_pipeline]
 
@@ -124,6 +126,24 @@ def slices_of(dataset, strategy, context):
     return dataset.map(cut_all, tf.data.AUTOTUNE).unbatch().prefetch(of_pipeline)
 
 
+def _on_this_host(dataset):
+    """Returns a dataset for the host of the current device.
+
+    The program of a TPU of several hosts makes a dataset on its own host, and the
+    others need the graph of it, as TensorFlow's own strategies send it.
+    """
+    variant = tf.data.experimental.to_variant(dataset)
+    here, there = (tf.DeviceSpec.from_string(x.device) for x in (tf.zeros(()), variant))
+    if (here.job, here.task) == (there.job, there.task):
+        return dataset
+    with tf.device(variant.device):
+        graph = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=variant, strip_device_assignment=True
+        )
+    variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
+    return tf.data.experimental.from_variant(variant, dataset.element_spec)
+
+
 def _cut(x, count):
     """Cuts `(B, L, ...)` into slices `(count, B, L / count, ...)`."""
     wanted = (
@@ -131,6 +151,9 @@ def _cut(x, count):
         f"(batch, length, ...), with a length that is a multiple of {count}, the "
         "number of replicas: pad the sequences. Received: a tensor of shape "
     )
+    if not isinstance(x, tf.Tensor):
+        received = wanted.replace("a tensor", f"a {type(x).__name__}")
+        raise ValueError(f"{received}{x.shape}")
     if x.shape.rank is None or x.shape.rank < 2 or (x.shape[1] or 0) % count:
         raise ValueError(f"{wanted}{x.shape}")
     batch, length = tf.unstack(tf.shape(x)[:2])

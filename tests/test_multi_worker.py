@@ -19,7 +19,12 @@ import pytest
 import tensorflow as tf
 
 from examples.imagenet64 import multi_worker
-from keras_performer import PerformerAttention, RedrawFeatures
+from keras_performer import (
+    PerformerAttention,
+    PerformerLM,
+    RedrawFeatures,
+    sequence_parallel,
+)
 from tests.ports import free_ports
 
 pytestmark = pytest.mark.slow
@@ -57,6 +62,39 @@ def main(folder, run, step_to_die_at=None):
     if multi_worker.is_chief(strategy):
         model.save(folder / f"{run}.keras")
         model.export(folder / f"{run}-export", verbose=False)
+
+
+def hold_slices(folder, run):
+    """Runs one worker, which holds half of each sequence."""
+    strategy = multi_worker.MultiWorkerMirroredStrategy()
+    worker = strategy.cluster_resolver.task_id
+    keras.utils.set_random_seed(worker)
+    sequence_parallel(strategy)
+    for name, options in LANGUAGE_MODELS.items():
+        with strategy.scope():
+            model = language_model(**options)
+        losses = fit_tokens(model)
+        path = folder / f"{name}-{worker}.npz"
+        np.savez(path, losses, *model.get_weights())
+
+
+LANGUAGE_MODELS = {"plain": {"conv_kernel_size": 4}, "block": {"recompute": "block"}}
+
+
+def language_model(**options):
+    sizes = dict(num_layers=2, num_heads=2, hidden_dim=16, exact_window=5)
+    model = PerformerLM(11, **sizes, **options)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
+    return model
+
+
+def fit_tokens(model):
+    """Returns the loss of two epochs, and the loss after them."""
+    x, y = np.random.default_rng(0).integers(0, 11, (2, 4, 48))
+    options = dict(batch_size=2, verbose=0)
+    history = model.fit(x, y, shuffle=False, epochs=2, **options).history
+    return [*history["loss"], model.evaluate(x, y, **options)]
 
 
 def build_model():
@@ -237,6 +275,23 @@ def test_two_workers_train_as_one_process_also_after_one_was_killed(tmp_path):
     np.testing.assert_allclose(served(x), prediction, atol=1e-5)
 
 
+def test_two_workers_hold_slices_of_the_same_sequences(tmp_path):
+    codes, printed = run_workers(tmp_path, "slices")
+    assert codes == [0, 0], printed
+    keras.utils.set_random_seed(0)  # the chief's seed
+    for name, options in LANGUAGE_MODELS.items():
+        model = language_model(**options)
+        first = model.get_weights()
+        losses = fit_tokens(model)
+        assert losses[2] < losses[1] < losses[0] - 0.1
+        for worker in range(2):
+            found, *weights = np.load(tmp_path / f"{name}-{worker}.npz").values()
+            np.testing.assert_allclose(found, losses, rtol=1e-6)
+            for one, before, ours in zip(model.get_weights(), first, weights):
+                change = np.max(np.abs(one - before))
+                assert np.max(np.abs(one - ours)) < max(2e-4 * change, 1e-7), name
+
+
 @pytest.mark.parametrize(
     ("resolver", "writes"),
     [
@@ -258,4 +313,5 @@ def test_the_chief_alone_writes(resolver, writes, tmp_path):
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]), *sys.argv[2:])
+    program = hold_slices if sys.argv[2] == "slices" else main
+    program(pathlib.Path(sys.argv[1]), *sys.argv[2:])

@@ -435,6 +435,24 @@ def test_batches_that_are_not_cut(name):
         getattr(model, name)(x, x)
 
 
+def test_models_that_xla_compiles():
+    strategy = replicas(2)
+    with strategy.scope():
+        model = language_model()
+        model.compile("sgd", model.loss, jit_compile=True)
+    x = np.zeros((2, 128), "int32")
+    with pytest.raises(ValueError, match="Received: jit_compile=True"):
+        model.fit(x, x, verbose=0)
+
+
+def test_ragged_data():
+    x = tf.ragged.constant([[1, 2], [3]])
+    data = tf.data.Dataset.from_tensors(x)
+    message = r"pad the sequences. Received: a RaggedTensor of shape \(2, None\)"
+    with pytest.raises(ValueError, match=message):
+        replicas(2).experimental_distribute_dataset(data)
+
+
 def test_datasets_that_are_not_cut():
     with pytest.raises(ValueError, match="experimental_distribute_dataset"):
         replicas(2).distribute_datasets_from_function(lambda context: None)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A TPU slice of several hosts. Never run on TPU hardware.
 #
-#   tpu_configs/launch.sh NAME ZONE run COMMAND...    the same command on every host
-#   tpu_configs/launch.sh NAME ZONE train FLAGS...    the example, with these flags
+#   tpu_configs/launch.sh NAME ZONE run COMMAND...           a command on every host
+#   tpu_configs/launch.sh NAME ZONE train MODULE FLAGS...    a program on all chips
 #
 # TensorFlow has one program for all hosts of a slice: on each host a server offers the
 # chips, and the program on the first host uses all of them over the network. `train`
@@ -11,7 +11,7 @@
 set -euo pipefail
 
 if [ $# -lt 4 ] || { [ "$3" != run ] && [ "$3" != train ]; }; then
-  echo "Usage: $0 NAME ZONE run COMMAND... | $0 NAME ZONE train FLAGS..." >&2
+  echo "Usage: $0 NAME ZONE run COMMAND... | $0 NAME ZONE train MODULE FLAGS..." >&2
   exit 2
 fi
 name=$1 zone=$2 task=$3
@@ -41,5 +41,4 @@ done 2> /dev/null; fi; true; } && . tpu_configs/environment.sh && \
 { nohup python tpu_configs/server.py $port > server.log 2>&1 < /dev/null & \
 echo \$! > server.pid; }"
 # The first host's chips belong to its server: the program must not load libtpu too.
-ssh_to 0 "TPU_LOAD_LIBRARY=0 python -m examples.imagenet64.train$arguments \
---tpu grpc://$addresses"
+ssh_to 0 "TPU_LOAD_LIBRARY=0 python -m$arguments --tpu grpc://$addresses"

@@ -1,4 +1,4 @@
-"""Lowers the training step of the ImageNet64 example for the TPU compiler."""
+"""Lowers the training steps of examples for the TPU compiler."""
 
 import dataclasses
 from unittest import mock
@@ -8,8 +8,10 @@ import tensorflow as tf
 
 from benchmarks import stablehlo
 from benchmarks.tpu.replicas import Replicas
+from examples import long_text
 from examples.imagenet64 import model as image_model
 from examples.imagenet64 import train
+from keras_performer.ops.slices import cut_for
 
 
 def training_step(config, num_replicas, exact=False):
@@ -23,6 +25,19 @@ def training_step(config, num_replicas, exact=False):
         model = make_exact(config) if exact else image_model.make(config)
         train.compile_model(model, config)
     return lower_step(model, strategy, config.batch_size // num_replicas)
+
+
+def step_on_slice(config, num_replicas):
+    """Returns StableHLO of one replica's part in a step of `examples.long_text`.
+
+    Each replica has a slice of one sequence.
+    """
+    keras.config.set_dtype_policy(config.dtype_policy)
+    strategy = Replicas(num_replicas)
+    cut_for(strategy)  # one replica's slice is traced, so there is no data to cut
+    with strategy.scope():
+        model = long_text.make_model(config)
+    return lower_step(model, strategy, 1, config.length // num_replicas)
 
 
 def lower_step(model, strategy, batch_size, length=image_model.LENGTH):

@@ -8,8 +8,8 @@ from examples.imagenet64 import multi_worker
 
 
 def make(config):
-    """Starts the devices that `config` names, as a `tf.distribute.Strategy`."""
-    strategy = _STRATEGIES[config.strategy](config)
+    """Starts the devices of a run, and checks its settings; returns a strategy."""
+    strategy = start(config)
     replicas = strategy.num_replicas_in_sync
     for name, is_wrong, must_be in (
         (
@@ -43,6 +43,11 @@ def make(config):
             received = f"{name}={getattr(config, name)}"
             raise ValueError(f"{name} must be {must_be}. Received: {received}")
     return strategy
+
+
+def start(config):
+    """Starts the devices that `config` names, as a `tf.distribute.Strategy`."""
+    return _STRATEGIES[config.strategy](config)
 
 
 def one_device(config):

@@ -403,6 +403,12 @@ class PerformerLM(
     def _check_slices(self, state, return_state):
         """Raises a `ValueError` if the model cannot handle slices of sequences."""
         layer_state.check_no_state(self, state, return_state)
+        if self.compiled and self.jit_compile:
+            raise ValueError(
+                "With sequence_parallel the replicas exchange states, so Keras must "
+                "not compile a step for one of them: use model.compile(..., "
+                "jit_compile=False). Received: jit_compile=True"
+            )
         if self.recompute is not None:
             passes.check_slices(self)
         if isinstance(self.embedding, EmbeddingLayer) and tf.nest.flatten(

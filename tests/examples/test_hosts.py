@@ -12,14 +12,17 @@ import pathlib
 import signal
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from examples import long_text
 from examples.imagenet64 import data, sources
 from examples.imagenet64.config import Config
 from examples.imagenet64.convert import convert
+from keras_performer import distribution
 from tests.examples import archives
 from tests.ports import free_ports
 
@@ -186,6 +189,7 @@ def test_run_gives_every_host_the_same_command(host):
 
 def test_train_starts_servers_everywhere_and_the_program_on_the_first_host(host):
     flags = ["--config", "tpu_configs/v4-32.yaml", "--output_dir", "runs/a run"]
+    flags = ["examples.imagenet64.train", *flags]
     _, calls = launch("a-slice", "us-central2-b", "train", *flags)
     describe, servers, program = calls
     assert describe[:5] == [*TPU_VM, "describe", "a-slice"]
@@ -195,8 +199,7 @@ def test_train_starts_servers_everywhere_and_the_program_on_the_first_host(host)
     os.kill(old, 0)  # raises unless the server runs
     tpu = "grpc://10.0.0.1:8470,10.0.0.2:8470,10.0.0.3:8470,10.0.0.4:8470"
     program = (host / "program.txt").read_text().splitlines()
-    module = ["-m", "examples.imagenet64.train"]
-    assert program == ["0", *module, *flags, "--tpu", tpu]
+    assert program == ["0", "-m", *flags, "--tpu", tpu]
     # a second launch ends the old server first
     launch("a-slice", "us-central2-b", "train", *flags)
     with pytest.raises(ProcessLookupError):
@@ -256,11 +259,28 @@ def main(folder, addresses):
         for host, part in enumerate(parts):
             assert f"/job:worker/replica:0/task:{host}" in part.device, part.device
         np.testing.assert_array_equal(np.concatenate(parts), next(here))
+    check_slices(pathlib.Path(folder) / "text")
     print("the hosts read the batches")
     try:
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except tf.errors.NotFoundError as error:
         print(error.message)
+
+
+def check_slices(path):
+    """Each of two hosts gets its slices of sequences of a dataset made here."""
+    path.write_bytes(bytes(range(20)))
+    dataset = long_text.sequences(str(path), 8)
+    strategy = types.SimpleNamespace(num_replicas_in_sync=4)
+    for host in range(2):
+        with tf.device(f"/job:worker/task:{host}/device:CPU:0"):
+            context = tf.distribute.InputContext(2, host, 4)
+            cut = [*distribution.slices_of(dataset, strategy, context)]
+        # a sequence begins at 0, the next one at 9; a slice has two bytes
+        starts = [begin + 2 * (2 * host + i) for begin in (0, 9) for i in range(2)]
+        wanted = [([[x, x + 1]], [[x + 1, x + 2]]) for x in starts]
+        assert [tuple(x.numpy().tolist() for x in pair) for pair in cut] == wanted
+        assert f"/job:worker/replica:0/task:{host}" in cut[0][0].device
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 import keras
 import pytest
 
-from benchmarks.tpu import checks, compiler, lengths, steps
+from benchmarks.tpu import checks, compiler, lengths, steps, table
 from benchmarks.tpu.replicas import Replicas
-from benchmarks.tpu.slices import SLICES
+from benchmarks.tpu.slices import SLICES, SLICES_OF_SEQUENCES
+from examples import long_text
 from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention, LocalAttention
 
@@ -81,6 +82,22 @@ def test_a_sequence_cut_over_sixteen_chips_fits():
     assert row["fits"], row
     # Ids and targets of a slice take four bytes each.
     assert row["memory"]["arguments"] > 8 * 2**20
+
+
+def test_the_configuration_for_a_sequence_on_sixteen_chips_fits():
+    path = table.CONFIGS / "v5e-16.yaml"
+    config, slice_ = long_text.parse(["--config", str(path)]), SLICES_OF_SEQUENCES
+    stablehlo = steps.step_on_slice(config, slice_["v5e-16"].replicas)
+    lowered = compiler.text_of(stablehlo)
+    assert checks.arguments(lowered)["1x1048576xi32"] == 2  # 2^24 tokens / 16
+    assert checks.float64_operations(lowered) == []
+    compiled = compiler.compile_for(stablehlo, slice_["v5e-16"])
+    assert slice_["v5e-16"].fits(compiled.memory)
+    # The program exchanges states of all slices and sums gradients.
+    everyone = ",".join(map(str, range(16)))
+    groups = checks.all_reduces(compiled.text)
+    assert set(groups) == {f"{{{{{everyone}}}}}"}
+    assert len(groups) > 2 * config.num_layers
 
 
 @pytest.mark.parametrize(("recompute", "log2_length"), [("exact", 14), ("none", 18)])

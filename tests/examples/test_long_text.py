@@ -1,0 +1,78 @@
+"""A text is cut over devices, which train the model of one device."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import yaml
+
+from examples import long_text
+from tests.examples.test_config import FOLDER
+
+CONFIG = FOLDER / "v5e-16.yaml"
+SMALL = """--dtype_policy float32 --length 256 --num_layers 2 --num_heads 2
+    --hidden_dim 16 --file text --checkpoint_dir null --output_dir""".split()
+
+
+def test_the_configuration():
+    settings = yaml.safe_load(CONFIG.read_text())
+    config = long_text.parse(["--config", str(CONFIG)])
+    assert config == long_text.Config(**settings)
+    assert (config.strategy, config.dtype_policy) == ("tpu", "mixed_bfloat16")
+    assert config.length == 2**24
+    for path in config.file, config.checkpoint_dir:
+        assert path.startswith("gs://YOUR_BUCKET/")
+    lines = CONFIG.read_text().splitlines()
+    assert "train examples.long_text --config tpu_configs/v5e-16.yaml" in lines[0]
+    for part in ("# Machine:", "# Verified:", "# Not verified:"):
+        assert any(line.startswith(part) for line in lines)
+
+
+def test_sequences_are_parts_of_the_file_and_the_next_bytes(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(bytes(range(245, 256)))
+    dataset = long_text.sequences(str(path), 3)
+    assert len(dataset) == 2
+    found = [[x.tolist() for x in pair] for pair in dataset.as_numpy_iterator()]
+    first, second = [245, 246, 247, 248], [249, 250, 251, 252]
+    assert found == [[[x[:3]], [x[1:]]] for x in (first, second)]
+    with pytest.raises(ValueError, match="two sequences of 6 bytes.*text of 11 bytes"):
+        long_text.sequences(str(path), 5)
+
+
+@pytest.mark.slow
+def test_slices_train_what_one_device_trains(tmp_path, monkeypatch, uncompiled):
+    """The settings are those of the TPU, with a small model on two logical CPUs."""
+    two = tf.config.list_logical_devices("CPU")[:2]
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: two)
+    code = (long_text.pathlib.Path(long_text.__file__)).read_bytes()
+    (tmp_path / "text").write_bytes(code[: 4 * 257])
+
+    def run(strategy):
+        flags = ["--strategy", strategy, "--epochs", "2"]
+        return long_text.main(["--config", str(CONFIG), *flags, *SMALL, strategy])
+
+    lengths, run_on = [], tf.distribute.MirroredStrategy.run
+
+    def noted(self, fn, args=(), *more):
+        found = self.experimental_local_results(args[0])
+        lengths.extend(x.shape[1] for x in tf.nest.flatten(found))
+        return run_on(self, fn, args, *more)
+
+    monkeypatch.setattr(tf.distribute.MirroredStrategy, "run", noted)
+    bits = run("mirrored")
+    assert set(lengths) == {128}  # each device had a half of each sequence
+    assert bits == pytest.approx(run("none"), rel=1e-5)
+    ours, alone = (
+        keras.models.load_model(f"{name}/model.keras") for name in ("mirrored", "none")
+    )
+    assert int(alone.optimizer.iterations) == 2 * 3
+    keras.utils.set_random_seed(0)
+    settings = long_text.parse(["--config", str(CONFIG), *SMALL, "out"])
+    first = long_text.make_model(settings)
+    for one, found, before in zip(
+        alone.trainable_variables, ours.trainable_variables, first.trainable_variables
+    ):
+        change = np.max(np.abs(one - before))
+        assert change > 1e-4, one.path
+        assert np.max(np.abs(one - found)) < 1e-2 * change, one.path

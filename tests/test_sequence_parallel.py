@@ -1,6 +1,8 @@
 """Slices of sequences on several replicas give the numbers of one device."""
 
+import math
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -9,6 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks import stablehlo
+from benchmarks.tpu import steps
+from benchmarks.tpu.replicas import Replicas
 from keras_performer import (
     PerformerAttention,
     PerformerDecoder,
@@ -204,32 +209,6 @@ def test_a_first_slice_with_right_outputs_and_wrong_gradients_is_noticed(monkeyp
     assert errors["input"] > 1e-3
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
-def test_slices_exchange_as_much_for_any_length(causal, monkeypatch):
-    gather, sizes = slices.Slices.gather, []
-
-    def noted(self, *tensors):
-        sizes[-1] += sum(self.count * x.shape.num_elements() for x in tensors)
-        return gather(self, *tensors)
-
-    monkeypatch.setattr(slices.Slices, "gather", noted)
-    layer = attention(causal, exact_window=5, forget_gate=True)
-    layer.build((None, None, WIDTH))
-    for length in 16, 64:
-        sizes.append(0)
-        x = tf.zeros((1, length, WIDTH))
-        monkeypatch.setattr(
-            "keras_performer.layers.attention.current_slices",
-            lambda: slices.Slices(4, 1, lambda tensors: [4 * x for x in tensors]),
-        )
-        tf.function(layer).get_concrete_function(x)
-    assert sizes[0] == sizes[1]
-    # states, keys and values of the window, and gates, in one or two directions
-    states, near = 2 * 256 * (4 + 2), 2 * 5 * (4 + 4 + 1) + 5
-    wanted = 4 * (states + near + 2) * (1 if causal else 2) + (0 if causal else 4 * 2)
-    assert sizes[0] == wanted
-
-
 def language_model(**options):
     sizes = dict(num_layers=2, num_heads=2, hidden_dim=16, seed=1)
     model = PerformerLM(11, **sizes, **options)
@@ -239,12 +218,41 @@ def language_model(**options):
     return model
 
 
+CAUSAL = dict(exact_window=5, conv_kernel_size=4)
 MODELS = {
-    "default": dict(exact_window=5, conv_kernel_size=4),
+    "default": CAUSAL,
     "bidirectional": dict(causal=False, position_embedding="learned", max_length=48),
-    "recompute": dict(exact_window=5, conv_kernel_size=4, recompute="block"),
+    "recompute": {**CAUSAL, "recompute": "block"},
     "recompute bidirectional": dict(causal=False, recompute="block"),
 }
+
+
+ALL_REDUCE = re.compile(
+    r'"stablehlo.all_reduce".*?\}\) : \(tensor<((?:\d+x)*)[a-z]+\d+>\)', flags=re.DOTALL
+)
+
+
+@pytest.mark.parametrize("options", [CAUSAL, {"causal": False}], ids=str)
+def test_a_lowered_step_exchanges_as_much_for_any_length(options, monkeypatch):
+    def text(function, *specs):
+        compiled = tf.function(function, jit_compile=True, autograph=False)
+        lowered = compiled.experimental_get_compiler_ir(*specs)
+        return lowered(stage="stablehlo", platform_name="CPU")
+
+    def numbers(length):
+        strategy = Replicas(4)
+        slices.cut_for(strategy)
+        with strategy.scope():
+            model = language_model(**options)
+        shapes = ALL_REDUCE.findall(steps.lower_step(model, strategy, 1, length))
+        exchanged = [math.prod(map(int, re.findall(r"\d+", x))) for x in shapes]
+        return len(exchanged), sum(exchanged), model.count_params()
+
+    monkeypatch.setattr(stablehlo, "lower", text)
+    count, exchanged, weights = numbers(64)
+    assert numbers(256) == (count, exchanged, weights)
+    # gradients of all weights, and beside them the states of both layers
+    assert exchanged > weights + 2 * 4 * 2 * 256 * 8
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Converts the attention of trained models to other classes, with the same weights."""
 
 import functools
+import inspect
 import itertools
 import typing
 from collections.abc import Sequence
@@ -58,7 +59,8 @@ def convert_to_performer(
             copied by `get_config` and `from_config`; they must create the attention in
             their constructor or in `build`. Compiled models get a new optimizer.
         exact_window: int W, keys less than W tokens away keep their exact weights;
-            `None` for no window. Defaults to `64`.
+            `None` for no window. With a window, cross-attention stays. Defaults to
+            `64`.
         seed: int, as in `PerformerAttention`. Each layer gets a different seed derived
             from it. Defaults to `None`.
         layers: sequence of str, paths or names of the attention layers to replace.
@@ -100,10 +102,18 @@ def convert_to_performer(
             raise ValueError(
                 "cross-attention has no near keys: convert it with exact_window=None"
             )
-        if layer.get_config().get("sliding_window"):
+        config = layer.get_config()
+        if config.get("sliding_window"):
             return attention_like(LocalAttention, layer, **local_options)
         own = dict(options, exact_window=exact_window, seed=next(seeds))
-        return attention_like(PerformerAttention, layer, **own)
+        twin = attention_like(PerformerAttention, layer, **own)
+        has_window = config.get("exact_window") is not None
+        if exact_window is not None and not has_window and _reads_two_tensors(layer):
+            raise ValueError(
+                "its query and value are different tensors, as in cross-attention, "
+                "which has no near keys: convert it with exact_window=None"
+            )
+        return twin
 
     return _convert(model, make_twin, layers)
 
@@ -273,6 +283,17 @@ def _call_as_known(twin, layer):
         except ValueError as error:  # Keras puts more text before it
             words = str(error).rpartition("Error encountered:\n\n")[-1]
             raise ValueError(words) from error
+
+
+def _reads_two_tensors(layer):
+    """Returns `True` if a call in a graph has neither value nor key equal to query."""
+    signature = inspect.signature(layer.call)
+    for args, kwargs in keras_privates.symbolic_calls(layer):
+        given = signature.bind(*args, **kwargs).arguments
+        others = [given[x] for x in ("value", "key") if given.get(x) is not None]
+        if others and all(x is not given["query"] for x in others):
+            return True
+    return False
 
 
 def _chosen(layers, names):

@@ -34,7 +34,8 @@ def in_sequence(*layers):
 
 def shared_in_a_graph():
     start, layer = keras.Input((LENGTH, DIM)), attention()
-    return keras.Model(start, layer(layer(start, start), start))
+    y = layer(start, start)
+    return keras.Model(start, layer(y, y))
 
 
 class Block(keras.layers.Layer):
@@ -335,12 +336,34 @@ def test_attention_to_a_longer_sequence_stays(window):
     y = attention(name="across", **window)(y, other)
     model = keras.Model([start, other], attention(name="last")(y, y))
     memory = np.random.default_rng(2).normal(size=(2, LENGTH + 4, DIM))
-    name = "sliding_window" if window else "exact_window"
-    notes = {"across": f"{name} needs one key for each query"}
-    assert_what_stays(model, [X, memory], notes)
+    why = "sliding_window needs one key for each query" if window else "are different"
+    assert_what_stays(model, [X, memory], {"across": why})
     if not window:
         _, report = convert_to_performer(model, exact_window=None)
         assert all(row.became for row in report.layers)
+
+
+@pytest.mark.parametrize("length", [LENGTH, None])
+def test_attention_to_another_sequence_has_no_window(length):
+    """Lengths do not tell it from self-attention: they are equal, or open."""
+    start, other = keras.Input((length, DIM)), keras.Input((length, DIM))
+    y = attention(name="own")(start, start)
+    y = attention(name="key_of_its_own")(y, keras.layers.Dense(DIM)(y), key=y)
+    y = attention(name="across")(y, other)
+    y = attention(name="by_name")(query=y, value=other, key=other)
+    model = keras.Model([start, other], y)
+    memory = np.random.default_rng(2).normal(size=X.shape)
+    words = "query and value are different tensors, as in cross-attention"
+    assert_what_stays(model, [X, memory], {"across": words, "by_name": words})
+    again, report = convert_to_performer(model, exact_window=None)
+    assert all(row.became for row in report.layers)
+    across = again.get_layer("across")
+    assert isinstance(across, PerformerAttention) and across.exact_window is None
+    # a layer that was trained with a window stays as it was meant
+    windowed = PerformerAttention(3, 4, exact_window=5, name="windowed")
+    model = keras.Model([start, other], windowed(start, other))
+    _, report = convert_to_performer(model, exact_window=LENGTH)
+    assert [row.became for row in report.layers] == ["PerformerAttention"]
 
 
 def test_attention_with_a_mask_of_queries_stays():

@@ -5,6 +5,7 @@ Sequential model lists its layers, so replacements are written there. Any other 
 with replacements inside becomes `Converted`: its class with a record of them.
 """
 
+import contextlib
 import functools
 import tempfile
 import warnings
@@ -128,7 +129,10 @@ def _put(layer, change):
     config = dict(change["layer"])
     if not before.built:
         del config["build_config"]  # built by what would build `before`
-    child = keras.saving.deserialize_keras_object(config)
+    with contextlib.ExitStack() as scopes:  # for paths as before
+        for name in (before.path or "").split("/")[:-1]:
+            scopes.enter_context(keras.name_scope(name))
+        child = keras.saving.deserialize_keras_object(config)
     for path in change["paths"]:
         sublayers.put(layer, path, child)
     return True

@@ -366,6 +366,24 @@ def test_attention_to_another_sequence_has_no_window(length):
     assert [row.became for row in report.layers] == ["PerformerAttention"]
 
 
+@pytest.mark.parametrize("kind", [Block, LateBlock])
+def test_converted_layers_keep_their_paths(kind):
+    x = start = keras.Input((LENGTH, DIM))
+    for i in range(2):
+        x = kind(name=f"block_{i}")(x)
+    model = keras.Model(start, x)
+    performer, report = convert_to_performer(model, exact_window=LENGTH)
+    known = {kind.__name__: kind}
+    again = keras.Model.from_config(performer.get_config(), custom_objects=known)
+    paths = [row.path for row in report.layers]
+    for copy in (performer, again):
+        found = [x for x in all_layers(copy) if isinstance(x, PerformerAttention)]
+        assert sorted(x.path for x in found) == sorted(paths)
+        for layer in found:
+            assert layer.query_dense.kernel.path == f"{layer.path}/query/kernel"
+    assert paths[-1].startswith("block_1/")
+
+
 def test_attention_with_a_mask_of_queries_stays():
     start = keras.Input((LENGTH, DIM))
     masks = keras.Input((LENGTH, LENGTH), dtype="bool")

@@ -70,7 +70,8 @@ learns (`forget_gate=True`). [Window, gain and gate](../exact_window.md) explain
 def make_model(**options):
     return keras_performer.PerformerLM(
         vocabulary_size=256,
-        max_length=None,  # any length; give the longest if it is over 270
+        # any length; above 270 tokens give the longest: gates then forget more slowly
+        max_length=None,
         num_layers=2,
         num_heads=WIDTH // 32,
         hidden_dim=WIDTH,

@@ -42,7 +42,7 @@ def draw():
     axes.plot([x, x + STEP], [-2.4, -3], color=COLOURS["S"], zorder=0, linewidth=1.5)
     for name, given in GIVEN.items():
         row_of(axes, name, *given)
-    note = "causal, rotary, exact_window, segment_ids: T = S"
+    note = "causal, rotary, exact_window, forget_gate, segment_ids: T = S"
     axes.text(3.7, -4, note, ha="center", va="center", fontsize=10, color=style.INK)
     axes.set(xlim=(-0.1, 7.1), ylim=(-4.4, 0.5))
     axes.set_axis_off()

@@ -79,11 +79,12 @@ def environment():
 
 def cases(rows=None):
     """Yields the cases of `layers.json`, those of most interest first."""
-    for size in dict.fromkeys((*SIZES, *EXACT_SIZES)):
-        for row in ROWS:
-            sizes = OF_ROW.get(row, SIZES[:2])
-            if size in sizes and runner.is_asked(row, rows):
-                for mode in MODES if size in SIZES[:2] else MODES[:1]:
+    for mode in MODES:
+        for size in dict.fromkeys(
+            (*SIZES[: 2 if mode == "graph" else None], *EXACT_SIZES)
+        ):
+            for row in ROWS:
+                if size in OF_ROW.get(row, SIZES[:2]) and runner.is_asked(row, rows):
                     for form in CAUSAL:
                         yield case(row, form, mode, *size)
 

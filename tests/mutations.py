@@ -68,16 +68,18 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m tests.mutations")
     parser.add_argument("--word", default="", help="of the mutations to try")
     word, survivors = parser.parse_args().word, 0
+    chosen = [x for x in read_mutations() if word in " ".join(x)]
+    if not chosen:
+        raise SystemExit(f"No mutation has the word {word!r}.")
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder) / "checkout"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "runs", "site"))
-        for mutation in read_mutations():
-            if word in " ".join(mutation):
-                noticed = is_noticed(mutation, copy)
-                survivors += not noticed
-                said = "noticed " if noticed else "SURVIVED"
-                print(said, mutation.file, mutation.old, sep="  ", flush=True)
-    print(f"{survivors} survived")
+        for mutation in chosen:
+            noticed = is_noticed(mutation, copy)
+            survivors += not noticed
+            said = "noticed " if noticed else "SURVIVED"
+            print(said, mutation.file, mutation.old, sep="  ", flush=True)
+    print(f"{survivors} of {len(chosen)} survived")
     return bool(survivors)
 
 

@@ -10,7 +10,7 @@
 # keras_performer of each host, with its virtual environment in .venv.
 set -euo pipefail
 
-if [ $# -lt 4 ] || { [ "$3" != run ] && [ "$3" != train ]; }; then
+if [ $# -lt 4 ] || { [ "$3" != run ] && [ "$3" != train ]; } || [ "${4#-}" != "$4" ]; then
   echo "Usage: $0 NAME ZONE run COMMAND... | $0 NAME ZONE train MODULE FLAGS..." >&2
   exit 2
 fi
@@ -34,6 +34,10 @@ fi
 
 addresses=$(tpu describe --format="value(networkEndpoints[].ipAddress)" |
   tr ';' '\n' | sed "s/\$/:$port/" | paste -sd , -)
+if [ "$addresses" = ":$port" ]; then
+  echo "$name has no addresses: is the slice ready?" >&2
+  exit 1
+fi
 # The old server has to be gone before the new one can have the chips. Plain kill does
 # not end it: TensorFlow catches SIGTERM.
 ssh_to all "{ if test -f server.pid; then while kill -9 \$(cat server.pid); do sleep 1; \

@@ -1,1 +1,1 @@
-"""Layers of this package on a GPU: TensorFlow lowers them, XLA in JAX runs them."""
+"""Time and memory of layers and models of this package on a GPU."""

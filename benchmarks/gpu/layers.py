@@ -51,6 +51,8 @@ OF_ROW = {"features": SIZES, EXACT: EXACT_SIZES}
 def main(argv=None):
     more = dict(rows=[str], minutes=10.0, chunks=[int], output=runner.RUNS / "gpu")
     options = runner.options(__doc__, argv, {"rows": ROWS}, **more)
+    if options.rows and options.chunks:
+        raise SystemExit("--chunks measures features alone: leave out --rows.")
     end = time.monotonic() + 60 * options.minutes
     path = options.output / "layers.json"
     results = runner.read(path) or {**environment(), "rows": []}
@@ -58,11 +60,17 @@ def main(argv=None):
     for case in swept(options.chunks) if options.chunks else cases(options.rows):
         if time.monotonic() > end:
             print("No time is left for", case, flush=True)
-        elif not any(case.items() <= row.items() for row in results["rows"]):
+        elif case not in map(case_of, results["rows"]):
             row = {**case, **measured(case)}
             results["rows"].append(row)
             print(row, flush=True)
             runner.save(path, results)
+
+
+def case_of(row):
+    """Returns the case of a row that was measured; `None` if it had an error."""
+    names = (*case(*5 * [None]), "chunk")
+    return None if "error" in row else {k: x for k, x in row.items() if k in names}
 
 
 def environment():

@@ -35,7 +35,7 @@ def main(argv=None):
         ("others", OTHERS, of_other),
     ):
         results = runner.read(folder / f"{name}.json")
-        if not results:
+        if not results.get("rows"):
             continue
         versions = (f"{k} {x}" for k, x in results.items() if k not in ("rows", "date"))
         lines = [cells(row) for row in results["rows"]]

@@ -111,7 +111,9 @@ def convert_to_performer(
         if exact_window is not None and not has_window and _reads_two_tensors(layer):
             raise ValueError(
                 "its query and value are different tensors, as in cross-attention, "
-                "which has no near keys: convert it with exact_window=None"
+                "which has no near keys: convert it with exact_window=None. If they "
+                "have the same positions, use convert_attention(model, "
+                "PerformerAttention, exact_window=...)"
             )
         return twin
 

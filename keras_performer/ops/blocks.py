@@ -21,6 +21,8 @@ class Sizes(typing.NamedTuple):
         any_batch_tokens: int, tokens of a block of features for unknown batch sizes.
         chunk: int, tokens of a chunk of causal attention. Per token, the products
             inside a chunk cost chunk * (M + V), the chunk states V * M / chunk.
+        max_chunks: int, chunks of a block. Sums over them are unrolled: more chunks
+            take longer to trace and to compile.
         weights: int, elements of the weights of one block of local attention.
     """
 
@@ -30,19 +32,20 @@ class Sizes(typing.NamedTuple):
     batch: int
     any_batch_tokens: int
     chunk: int
+    max_chunks: int
     weights: int
 
 
 # Features of 4 MB in float32 and weights of 2 MB stay in the cache of a core. Chunks of
 # 64 tokens were fastest for M = 256, V = 64. For large batches, blocks of 128 tokens
 # are as fast as blocks of 64, with half as many operations.
-ON_CPU = Sizes(2**20, 128, 512, 1, 64, 64, 2**19)
-# On a GPU, even a small block takes about 70 us of a training step, or 130 us if
-# causal: `benchmarks/gpu`.
-ON_GPU = Sizes(2**24, 256, 8192, 16, 1024, 256, 2**23)
+ON_CPU = Sizes(2**20, 128, 512, 1, 64, 64, 8, 2**19)
+# On a GPU, each block takes some 90 kernels of a training step, and a kernel at least 3
+# us. Arrays of pairs and of chunk states together are smallest with chunks of 128.
+ON_GPU = Sizes(2**25, 256, 8192, 16, 1024, 128, 32, 2**23)
 # Chunks are as wide as a TPU's matrix unit. No TPU was measured; the TPU compiler needs
 # 9.6 GiB for the step of `tpu_configs/v5e-1.yaml`, and 13.6 GiB with ON_CPU.
-ON_TPU = Sizes(2**22, 128, 1024, 16, 256, 128, 2**21)
+ON_TPU = Sizes(2**22, 128, 1024, 16, 256, 128, 8, 2**21)
 
 
 def has_gpu() -> bool:

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.tpu import table
-from benchmarks.tpu.slices import SLICES
+from benchmarks.tpu.slices import SLICES, SLICES_OF_SEQUENCES
 from examples.imagenet64 import data, train
 from examples.imagenet64 import model as image_model
 from keras_performer import RedrawFeatures
@@ -92,7 +92,7 @@ def check(config, num_replicas):
 
 def test_configurations_differ_in_sizes_and_places():
     on_tpu = {path.stem for path in table.CONFIGS.glob("*.yaml") if path.stem != "cpu"}
-    assert set(SLICES) == on_tpu
+    assert {*SLICES, *SLICES_OF_SEQUENCES} == on_tpu
     alike = {"batch_size": 16, "output_dir": "out"}
     alike |= dict.fromkeys(("data_dir", "checkpoint_dir", "tensorboard_dir"))
     one, *others = (load(name, **alike) for name in SLICES)

@@ -43,9 +43,6 @@ from keras_performer.ops.normalizer import (
 from keras_performer.ops.segments import segment_numbers
 from keras_performer.ops.shapes import ceil_div, pad, repeat, size, sizes, slice_of
 
-# The sums over the chunks of a block are unrolled: more chunks take long to compile.
-MAX_CHUNKS_PER_BLOCK = 8
-
 
 class Causal:
     """The forward and backward loops of causal attention, with their sizes and masks.
@@ -92,9 +89,9 @@ class Causal:
         if gain is not None:
             self.gain = tf.reshape(gain, (-1, 1, heads.group, 1))
         self.length = length = size(query, 1)
-        chunk = chunk_size or block_sizes().chunk
+        chunk, most = chunk_size or block_sizes().chunk, block_sizes().max_chunks
         budget = tokens_per_block(query, kernel.num_features(key.shape[3]))
-        chunks = min(max(budget // chunk, 1), MAX_CHUNKS_PER_BLOCK)
+        chunks = min(max(budget // chunk, 1), most)
         if isinstance(length, int):
             chunks = min(chunks, ceil_div(max(length, 1), chunk))
         self.halo, near_chunk = reach.delay, 1
@@ -102,7 +99,7 @@ class Causal:
             self.near = Near(reach, heads)
             self.halo = max(self.halo, self.near.lead)
             near_chunk = self.near.chunk
-            least = min(ceil_div(near_chunk, chunk), MAX_CHUNKS_PER_BLOCK)
+            least = min(ceil_div(near_chunk, chunk), most)
             chunks = max(chunks, least)
         self.chunks = chunks
         # whole chunks of far keys, and whole chunks of near keys

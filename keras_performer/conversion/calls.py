@@ -65,10 +65,10 @@ def what_is_read(layer, arguments):
 
 
 def nothing_found(model, wanted, reasons):
-    """Returns the error for a model without a layer as wanted."""
+    """Returns the error for a model without a layer as wanted; equal reasons once."""
     return ValueError(
         f"model must have {wanted}. Received: {type(model).__name__} {model.name} "
-        f"without such a layer. {' '.join(reasons)}".strip()
+        f"without such a layer. {' '.join(dict.fromkeys(reasons))}".strip()
     )
 
 

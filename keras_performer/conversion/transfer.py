@@ -81,7 +81,8 @@ def transfer_attention(
 
     Returns:
         The new model and a `TransferReport`; `print` shows it as a table. A layer whose
-        error on held-out batches did not fall keeps its old weights.
+        error on held-out batches did not fall keeps its old weights. Layers with
+        `forget_gate=True` stay as they are, as the report says.
 
     Raises:
         ValueError: if the model has no layers to train, if the teacher does not match
@@ -190,6 +191,9 @@ def _matches(model, teacher):
                 "it with `convert_to_softmax`. Received: a teacher with "
                 f"{type(other).__name__} there"
             )
+        if layer.forget_gate:
+            left_out[other] = "It has a forget gate, whose decays are not learned."
+            continue
         match = LayerMatch(layer, copies)
         if match.weights:
             matches[other] = match

@@ -252,6 +252,26 @@ def test_what_cannot_be_trained_is_refused():
         transfer_attention(converted(exact), exact, data()[:1, :2], verbose=0)
 
 
+@pytest.mark.slow  # compiled functions get query and key as separate tensors
+def test_layers_with_a_forget_gate_are_left_out():
+    start = keras.Input((LENGTH, DIM))
+    x = ExactAttention(HEADS, KEY_DIM, forget_gate=True, name="gated")(start)
+    x = ExactAttention(HEADS, KEY_DIM, forget_gate=True, name="second")(x)
+    gated = keras.Model(start, x)
+    with pytest.raises(ValueError, match="such a layer. It has a forget gate") as info:
+        transfer_attention(converted(gated), gated, data(), verbose=0)
+    assert str(info.value).count("forget gate") == 1  # one reason of both layers
+    plain = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, name="plain")
+    teacher = keras.Model(start, plain(x, x))
+    model = converted(teacher)
+    new, report = transfer_attention(model, teacher, data(), num_steps=1, verbose=0)
+    assert [row.path for row in report.layers] == ["plain"]
+    for name in "gated", "second":
+        assert report.left_out[name].startswith("It has a forget gate")
+        kept, given = (values(m.get_layer(name).weights) for m in (new, model))
+        assert_equal(kept, given)
+
+
 def test_layers_that_few_tokens_reach_are_left_out():
     keras.utils.set_random_seed(3)
     start = keras.Input((LENGTH, DIM))

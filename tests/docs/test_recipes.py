@@ -37,9 +37,11 @@ EAGER = {"document_retrieval", "text_classifier", "vision_transformer"}
 NEEDS_KERAS_HUB = "convert_bert"  # tests/keras_hub runs it
 
 
-def code_of(name):
-    (code,) = blocks((FOLDER / f"{name}.md").read_text(), "python")
-    return code
+def code_of(name, part=0):
+    """Returns the code of a recipe; only the recipe for KerasHub has a second part."""
+    parts = [*blocks((FOLDER / f"{name}.md").read_text(), "python")]
+    assert len(parts) == 1 + (name == NEEDS_KERAS_HUB)
+    return parts[part]
 
 
 def run(code, sizes, name):

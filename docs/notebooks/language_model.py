@@ -70,7 +70,7 @@ learns (`forget_gate=True`). [Window, gain and gate](../exact_window.md) explain
 def make_model(**options):
     return keras_performer.PerformerLM(
         vocabulary_size=256,
-        # any length; above 270 tokens give the longest: gates then forget more slowly
+        # any length; to look up tokens more than 270 back, give the longest length
         max_length=None,
         num_layers=2,
         num_heads=WIDTH // 32,

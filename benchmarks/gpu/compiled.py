@@ -8,8 +8,9 @@
 TensorFlow lowers a step, and XLA compiles it for a GPU that is described only. XLA
 chooses no kernels by measurement then. The estimate is the sum over all kernels of the
 step: bytes that a kernel reads and writes, at 3.4 TB/s, but at least 2.5 us. It counts
-no arithmetic, and compares programs better than it predicts times. `--chunk`, `--features` (a power of two) and `--max-chunks` replace
-`blocks.ON_GPU`. Needs `make .tpu/.installed`.
+no arithmetic, and compares programs better than it predicts times. `--chunk`,
+`--features` (a power of two) and `--max-chunks` replace `blocks.ON_GPU`. Needs
+`make .tpu/.installed`.
 """
 
 import collections

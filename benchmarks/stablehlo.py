@@ -1,6 +1,17 @@
 """Lowers a `tf.function` to StableHLO, the form that TensorFlow gives to XLA."""
 
+from unittest import mock
+
 import tensorflow as tf
+
+
+def pretended(device):
+    """Pretends that there is a GPU or a TPU: layers then choose their sizes for it."""
+
+    def devices(kind=None):
+        return [device] if kind == device else []
+
+    return mock.patch.object(tf.config, "list_logical_devices", devices)
 
 
 def lower(function, *specs):

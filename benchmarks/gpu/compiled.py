@@ -72,13 +72,8 @@ def lowered(case):
     layer(tf.zeros((1, 8, layers.WIDTH), tf.bfloat16))
     step = layers.step_of(layer, jit_compile=True).python_function
     shape = case["batch"], case["length"], layers.WIDTH
-    with mock.patch.object(tf.config, "list_logical_devices", gpus):
+    with stablehlo.pretended("GPU"):
         return stablehlo.lower(step, tf.TensorSpec(shape, tf.bfloat16))
-
-
-def gpus(kind=None):
-    """Pretends that there is a GPU, so that layers choose their sizes for it."""
-    return ["GPU"] if kind == "GPU" else []
 
 
 def compiled(program):
@@ -163,9 +158,8 @@ def size_of(computations, own, x):
     read = [bytes_of(own[name].type) for name in x.operands if name in own]
     if x.op == "dynamic-update-slice":
         return 2 * read[1]
-    return (
-        2 * bytes_of(x.type) if x.op == "dynamic-slice" else sum(read, bytes_of(x.type))
-    )
+    written = bytes_of(x.type)
+    return 2 * written if x.op == "dynamic-slice" else sum(read, written)
 
 
 def size_of_fusion(own):

@@ -4,9 +4,9 @@
         [--chunks 64 128 256] [--output runs/gpu]
 
 A case that the file has is not measured again. `--chunks` instead measures causal
-features with chunks of these sizes. The layer has 8 heads of 64, 256 random features
-and a width of 512, in `mixed_bfloat16`; a step is the gradients of its input and of all
-its weights.
+features with chunks of these sizes. The layer has 8 heads of size 64, 256 random
+features and a width of 512, in `mixed_bfloat16`; a step is the gradients of its input
+and of all its weights.
 """
 
 import statistics
@@ -46,6 +46,8 @@ SIZES = (16, 4096), (1, 65_536), (64, 1024), (4, 16_384), (1, 262_144)
 EXACT_SIZES = (64, 1024), (8, 4096), (1, 8192)
 # Sizes of rows that have others than the first two.
 OF_ROW = {"features": SIZES, EXACT: EXACT_SIZES}
+# Entries of a case; only a sweep has a chunk.
+FIELDS = "row", "form", "mode", "batch", "length", "chunk"
 
 
 def main(argv=None):
@@ -56,6 +58,8 @@ def main(argv=None):
     end = time.monotonic() + 60 * options.minutes
     path = options.output / "layers.json"
     results = runner.read(path) or {**environment(), "rows": []}
+    # errors are tried again
+    results["rows"] = [row for row in results["rows"] if "error" not in row]
     keras.config.set_dtype_policy("mixed_bfloat16")
     for case in swept(options.chunks) if options.chunks else cases(options.rows):
         if time.monotonic() > end:
@@ -68,9 +72,7 @@ def main(argv=None):
 
 
 def case_of(row):
-    """Returns the case of a row that was measured; `None` if it had an error."""
-    names = (*case(*5 * [None]), "chunk")
-    return None if "error" in row else {k: x for k, x in row.items() if k in names}
+    return {name: row[name] for name in FIELDS if name in row}
 
 
 def environment():
@@ -104,7 +106,7 @@ def swept(chunks):
 
 
 def case(row, form, mode, batch, length):
-    return {"row": row, "form": form, "mode": mode, "batch": batch, "length": length}
+    return dict(zip(FIELDS, (row, form, mode, batch, length)))
 
 
 def measured(case):
@@ -113,8 +115,7 @@ def measured(case):
     sizes = blocks.ON_GPU
     if "chunk" in case:
         sizes = sizes._replace(chunk=case["chunk"])
-    shape = case["batch"], case["length"], WIDTH
-    x = tf.random.stateless_normal(shape, (0, 1), dtype=tf.bfloat16)
+    x = input_of(case)
     with mock.patch.object(blocks, "ON_GPU", sizes):
         try:
             begin = time.perf_counter()
@@ -125,6 +126,11 @@ def measured(case):
             return {"first_call": round(first, 2), **times_and_memory(step, x)}
         except (tf.errors.OpError, ValueError) as error:
             return {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
+
+
+def input_of(case):
+    shape = case["batch"], case["length"], WIDTH
+    return tf.random.stateless_normal(shape, (0, 1), dtype=tf.bfloat16)
 
 
 def layer_of(case):
@@ -176,13 +182,21 @@ def times_and_memory(step, *arguments):
         synchronize()
         return (time.perf_counter() - begin) / calls
 
-    gpu = bool(tf.config.list_physical_devices("GPU"))
-    if gpu:
-        tf.config.experimental.reset_memory_stats("GPU:0")
-    calls = min(max(int(SECONDS / [time_of(1), time_of(1)][1]), 1), CALLS)
+    peak_bytes()
+    time_of(1)
+    calls = min(max(int(SECONDS / time_of(1)), 1), CALLS)
     rounds = [round(1e3 * time_of(calls), 3) for _ in range(ROUNDS)]
-    peak = tf.config.experimental.get_memory_info("GPU:0")["peak"] if gpu else None
-    return {"ms": statistics.median(rounds), "rounds": rounds, "peak_bytes": peak}
+    found = {"ms": statistics.median(rounds), "rounds": rounds}
+    return {**found, "peak_bytes": peak_bytes()}
+
+
+def peak_bytes():
+    """Returns the peak of the GPU's memory since the last call; `None` on a CPU."""
+    if not tf.config.list_physical_devices("GPU"):
+        return None
+    peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+    tf.config.experimental.reset_memory_stats("GPU:0")
+    return peak
 
 
 def synchronize():

@@ -4,7 +4,7 @@
 
 Needs PyTorch, and flash-linear-attention 0.6.0 for its rows; not TensorFlow. Times
 forward and backward of attention alone, without the four dense layers around it, in
-bfloat16 with 8 heads of 64. Rows with features give the operation of
+bfloat16 with 8 heads of size 64. Rows with features give the operation of
 flash-linear-attention 256 positive features of each query and key, as FAVOR+ does.
 """
 

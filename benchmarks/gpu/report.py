@@ -9,15 +9,15 @@ from benchmarks.tables import NOTHING, table
 RESULTS = runner.RESULTS / "gpu"
 LAYERS = """## A training step of a layer
 
-8 heads of 64, 256 random features, a window of 64 tokens, width 512, `mixed_bfloat16`;
-the gradients of the input and of all weights. "xla": XLA compiles the whole step, as
-`fit` does by default on a GPU. "graph": XLA compiles attention alone. Medians of five
-rounds of up to 20 calls; memory is the peak, with weights, input and gradients. The
-first call includes tracing and compiling."""
+8 heads of size 64, 256 random features, a window of 64 tokens, width 512,
+`mixed_bfloat16`; the gradients of the input and of all weights. "xla": XLA compiles the
+whole step, as `fit` does by default on a GPU. "graph": XLA compiles attention alone.
+Medians of five rounds of up to 20 calls; memory is the peak, with weights, input and
+gradients. The first call includes tracing and compiling."""
 MODELS = """## Language models after equal time
 
-6 blocks, 8 heads of 64, width 512, bytes of Python's standard library, 2 sequences of
-8,192 a step, `fit` in `mixed_bfloat16`. "local" is `LocalAttention` with a window of
+6 blocks, 8 heads of size 64, width 512, bytes of Python's standard library, 2 sequences
+of 8,192 a step, `fit` in `mixed_bfloat16`. "local" is `LocalAttention` with a window of
 64. Bits are of held-out files. `generate` continues prompts of 64 bytes by 256."""
 OTHERS = """## Attention of other libraries
 

@@ -40,8 +40,8 @@ class Sizes(typing.NamedTuple):
 # 64 tokens were fastest for M = 256, V = 64. For large batches, blocks of 128 tokens
 # are as fast as blocks of 64, with half as many operations.
 ON_CPU = Sizes(2**20, 128, 512, 1, 64, 64, 8, 2**19)
-# On a GPU, each block takes some 90 kernels of a training step, and a kernel at least 3
-# us. Arrays of pairs and of chunk states together are smallest with chunks of 128.
+# On a GPU, a causal block takes 90 kernels of a training step, so blocks are large.
+# Pairs and chunk states together need the least memory with chunks of 128.
 ON_GPU = Sizes(2**25, 256, 8192, 16, 1024, 128, 32, 2**23)
 # Chunks are as wide as a TPU's matrix unit. No TPU was measured; the TPU compiler needs
 # 9.6 GiB for the step of `tpu_configs/v5e-1.yaml`, and 13.6 GiB with ON_CPU.

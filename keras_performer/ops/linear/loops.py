@@ -89,7 +89,8 @@ class Causal:
         if gain is not None:
             self.gain = tf.reshape(gain, (-1, 1, heads.group, 1))
         self.length = length = size(query, 1)
-        chunk, most = chunk_size or block_sizes().chunk, block_sizes().max_chunks
+        defaults = block_sizes()
+        chunk, most = chunk_size or defaults.chunk, defaults.max_chunks
         budget = tokens_per_block(query, kernel.num_features(key.shape[3]))
         chunks = min(max(budget // chunk, 1), most)
         if isinstance(length, int):

@@ -50,6 +50,16 @@ def repeat(x, repeats, axis):
     return tf.reshape(tf.tile(tf.expand_dims(x, axis + 1), times), shape)
 
 
+def to_chunks(x, chunks):
+    """Cuts `(X, rows, dim)` into chunks `(X, chunks, rows of a chunk, dim)`."""
+    return tf.reshape(x, (-1, chunks, size(x, 1) // chunks, size(x, 2)))
+
+
+def from_chunks(x):
+    """Inverts `to_chunks`."""
+    return tf.reshape(x, (-1, size(x, 1) * size(x, 2), size(x, 3)))
+
+
 def ceil_div(a, b):
     return -(-a // b)
 

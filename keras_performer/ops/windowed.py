@@ -21,7 +21,7 @@ from keras_performer.ops.decays import last_decays
 from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.linear import bidirectional, causal
-from keras_performer.ops.linear.near import Reach
+from keras_performer.ops.linear.reach import Reach
 from keras_performer.ops.local import attention as local
 from keras_performer.ops.local import recent
 from keras_performer.ops.local.recent import Recent

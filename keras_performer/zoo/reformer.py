@@ -303,13 +303,14 @@ class Bucketed(Local):
 
     def __init__(self, options, query, keys, codes, index):
         super().__init__(options, query, keys)
+        self.window = options[2]
         self.index = index
         self.query_codes = self.blocks.cut(codes)
         self.key_codes = tf.pad(codes, [*self._ends(size(codes, 1)), [0, 0]])
 
     def visible_pairs(self, i):
-        queries = self._to_chunks(block_of(self.query_codes, i))
-        keys = self._spans(self._part(self.key_codes, i))
+        queries = self.band.chunks(block_of(self.query_codes, i))
+        keys = self.band.spans(self._part(self.key_codes, i))
 
         def near_in(index):
             query, key = (tf.gather(x, index, axis=3) for x in (queries, keys))

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from keras_performer.ops import ExponentialKernel, blocks
 from keras_performer.ops.linear.loops import Causal
-from keras_performer.ops.linear.near import Reach
+from keras_performer.ops.linear.reach import Reach
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.ops.linear.loops import Causal
-from keras_performer.ops.linear.near import Reach
+from keras_performer.ops.linear.reach import Reach
 
 from .cases import (
     HEAD_DIM,
@@ -249,7 +249,7 @@ def test_blocks_are_padded_by_less_than_a_block(batch, exact_window, chunk_size)
     (loops,) = found
     blocks = loops.blocks
     assert 4096 <= blocks.count * blocks.tokens < 4096 + blocks.tokens
-    assert blocks.tokens % loops.chunks == blocks.tokens % loops.near.chunk == 0
+    assert blocks.tokens % loops.chunks == blocks.tokens % loops.band.chunk == 0
 
 
 def test_a_switch_asks_for_the_highest_precision_of_every_product():

@@ -12,7 +12,7 @@ from keras_performer.ops.checks import (
 from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.kernels.base import EMPTY, Kernel
 from keras_performer.ops.linear.causal import attend_within
-from keras_performer.ops.linear.near import Reach
+from keras_performer.ops.linear.reach import Reach
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.state import State, absorb, answer, initial_state

@@ -17,7 +17,7 @@ from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.linear.loops import Causal
-from keras_performer.ops.linear.near import Reach
+from keras_performer.ops.linear.reach import Reach
 from keras_performer.ops.linear.step import one_token
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.shapes import compute_dtype, size

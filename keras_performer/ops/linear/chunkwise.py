@@ -250,16 +250,6 @@ def scan(added, start, factors, reverse=False):
     return tuple(zip(*found))
 
 
-def to_chunks(x, chunks):
-    """Cuts `(X, rows, dim)` into chunks `(X, chunks, rows of a chunk, dim)`."""
-    return tf.reshape(x, (size(x, 0), chunks, size(x, 1) // chunks, size(x, 2)))
-
-
-def from_chunks(x):
-    """Inverts `to_chunks`."""
-    return tf.reshape(x, (size(x, 0), size(x, 1) * size(x, 2), size(x, 3)))
-
-
 def _times(parts, logs):
     factor = tf.exp(logs)
     return each(lambda x: x * factor, parts)

@@ -26,8 +26,6 @@ from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.kernels.parts import each, join, split
 from keras_performer.ops.linear import chunkwise
-from keras_performer.ops.linear.chunkwise import from_chunks, to_chunks
-from keras_performer.ops.linear.near import Near
 from keras_performer.ops.linear.pairs import (
     log_halves,
     pairs_of,
@@ -41,7 +39,16 @@ from keras_performer.ops.normalizer import (
     with_ones,
 )
 from keras_performer.ops.segments import segment_numbers
-from keras_performer.ops.shapes import ceil_div, pad, repeat, size, sizes, slice_of
+from keras_performer.ops.shapes import (
+    ceil_div,
+    from_chunks,
+    pad,
+    repeat,
+    size,
+    sizes,
+    slice_of,
+    to_chunks,
+)
 
 
 class Causal:
@@ -97,9 +104,9 @@ class Causal:
             chunks = min(chunks, ceil_div(max(length, 1), chunk))
         self.halo, near_chunk = reach.delay, 1
         if reach.near:
-            self.near = Near(reach, heads)
-            self.halo = max(self.halo, self.near.lead)
-            near_chunk = self.near.chunk
+            self.band = reach.band(heads)
+            self.halo = max(self.halo, self.band.lead)
+            near_chunk = self.band.chunk
             least = min(ceil_div(near_chunk, chunk), most)
             chunks = max(chunks, least)
         self.chunks = chunks
@@ -168,12 +175,20 @@ class Causal:
             return x
         return slice_of(x, self.halo - self.reach.delay, self.blocks.tokens)
 
-    def _read(self, i, x, y, v, gates):
-        """Returns the arguments of `Near.forward` for block i."""
-        numbers = self.numbers
-        if numbers is not None:
-            numbers = self._slice(numbers, i, 1)[:, 1:]
-        return x, y, v, self._slice(self.seen, i), numbers, gates
+    def _near(self, i, x, y, v, gates):
+        """Returns the near pairs of block i, as in `Band.pairs`."""
+        first = self.halo - self.band.lead
+        length = self.band.lead + self.blocks.tokens
+        if first:
+            y, v = (slice_of(z, first, length) for z in (y, v))
+            gates = None if gates is None else slice_of(gates, first, length)
+        start, visible = i * self.blocks.tokens + first, None
+        if self.numbers is not None:
+            # the first number belongs to the token before the halo
+            numbers = slice_of(self.numbers, start + 1, length)
+            visible = self.band.same_segment(numbers)
+        seen = slice_of(self.seen, start, length)
+        return self.band.pairs(x, y, v, seen, visible, gates)
 
     def _pairs(self, i, mask):
         """Returns the `Pairs` of block i."""
@@ -341,9 +356,14 @@ class Causal:
                 dgain += tf.reduce_sum(heads.query_block(dlog), (0, 1))
                 dx += kernel.pull_left_out(x, dlog)
             if self.reach.near:
-                dx_near, *near = self.near.backward(*self._read(i, x, *read), d, log)
+                pairs = self._near(i, x, *read)
+                with_gates = self.gates is not None
+                dx_near, *near = self.band.backward(pairs, d, log, with_gates)
                 dx += dx_near
-                dkeys = [self._in_halo(z) + w for z, w in zip(dkeys, near)]
+                first = [[0, 0], [self.halo - self.band.lead, 0], [0, 0]]
+                dkeys = [
+                    self._in_halo(z) + tf.pad(w, first) for z, w in zip(dkeys, near)
+                ]
             elif self.halo:
                 dkeys = [self._in_halo(z) for z in dkeys]
             dkeys = [heads.key_block(z) for z in dkeys]
@@ -408,7 +428,7 @@ class Causal:
         gain = gain if lacks is None else gain + lacks
         total = log + gain
         if self.reach.near:
-            near = self.near.forward(*self._read(i, x, *read))
+            near = self.band.forward(*self._near(i, x, *read))
             output, total = joined([near, (output, total)])
         share = tf.where(sees, total - gain, tf.constant(EMPTY, total.dtype))
         return output, total, kernel.normalizer_of(share)

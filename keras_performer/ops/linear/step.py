@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.kernels.parts import each
-from keras_performer.ops.local import weights
+from keras_performer.ops.local.band import hidden_unless, softmax_means
 from keras_performer.ops.normalizer import joined, normalize, with_ones
 from keras_performer.ops.segments import restarted
 from keras_performer.ops.shapes import repeat, size
@@ -73,11 +73,11 @@ def one_token(kernel, reach, masks, query, key, value, gain, fades, r, sums):
     window = slice(1, before + 1 - reach.nearest)
     y, v, seen = (x[:, window][:, tf.newaxis] for x in (key, value, seen))
     y, v, seen = heads.key_rows(y, 0), heads.key_rows(v, 0), heads.mask_rows(seen, 0)
-    band = tf.transpose(weights.hidden_unless(seen, log.dtype), (0, 2, 1))
+    band = tf.transpose(hidden_unless(seen, log.dtype), (0, 2, 1))
     if fades:
         sums_ = tf.cumsum(fades[0], axis=1, exclusive=True, reverse=True)[:, window]
         band += tf.transpose(heads.key_rows(sums_[:, tf.newaxis], 0), (0, 2, 1))
-    near = weights.forward(q * query.shape[3] ** -0.5, y, with_ones(v), band)
+    near = softmax_means(q * query.shape[3] ** -0.5, y, with_ones(v), band)
     near = [tf.reshape(x, (*shape, size(x, 2))) for x in near]
     output, log = joined([near, (output, log)])
     return output, log, None, r, sums

@@ -5,31 +5,14 @@ and, unless causal, later chunks inside the window. A loop over blocks of chunks
 computes the weights; the backward loop recomputes them.
 """
 
-import numpy as np
 import tensorflow as tf
 
-from keras_performer.ops.blocks import Blocks, block_sizes, has_gpu, has_tpu
-from keras_performer.ops.decays import between, pull_between, sum_of_rows
+from keras_performer.ops.blocks import Blocks, block_sizes
 from keras_performer.ops.heads import Heads
-from keras_performer.ops.local import weights
+from keras_performer.ops.local.band import Band, chunk_for
 from keras_performer.ops.local.recent import Recent
-from keras_performer.ops.local.weights import hidden_unless
-from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
-from keras_performer.ops.shapes import (
-    ceil_div,
-    pad,
-    positions,
-    repeat,
-    size,
-    sizes,
-    slice_of,
-)
-
-# Least and most tokens of a chunk for short windows. GPUs and TPUs take MOST: smaller
-# products are slow there.
-LEAST, MOST = 16, 64
-# The most chunks that a window reaches on one side: longer windows get longer chunks.
-MAX_REACH = 4
+from keras_performer.ops.normalizer import with_normalizer_gradient
+from keras_performer.ops.shapes import ceil_div, pad, positions, size, sizes, slice_of
 
 
 def forward_pass(_, options, query, key, value, seen, gates):
@@ -57,14 +40,6 @@ def backward_pass(_, options, query, key, value, seen, gates, *ends):
 class Local:
     """The forward and backward loops, which return arrays of their `blocks`.
 
-    In the loops X is batch size times key-value heads. A chunk of queries has `rows`,
-    tokens times the query heads that share a key, and reads `span` keys:
-
-        x       queries, `(X, chunks, rows, H)`
-        y, v    keys, values with ones, `(X, chunks, span, ...)`
-        p       weights that sum to 1, `(X, chunks, rows, span)`
-        d...    a gradient
-
     Args:
         options: `(reach, before, window, causal, numbers)`: the number of keys on one
             side that a query may see; the number of keys before the first query; the
@@ -76,36 +51,32 @@ class Local:
     """
 
     def __init__(self, options, query, keys, gates=None):
-        reach, self.before, self.window, self.causal, numbers = options
+        reach, self.before, window, self.causal, numbers = options
         self.heads = Heads(query, keys.key, keys.value)
-        self.scale = query.shape[3] ** -0.5
-        length, self.chunk = query.shape[1], chunk_for(reach)
+        length, chunk = query.shape[1], chunk_for(reach)
         if length is not None:
-            self.chunk = min(self.chunk, max(length, 1))
+            chunk = min(chunk, max(length, 1))
+        reach_chunks = ceil_div(reach, chunk)
         # a single chunk reads `reach` keys on a side, not whole chunks
-        self.single = length is not None and length <= self.chunk
-        reach_chunks = ceil_div(reach, self.chunk)
-        self.lead = reach if self.single else reach_chunks * self.chunk
-        self.trail = 0 if self.causal else self.lead
-        self.span = self.lead + self.chunk + self.trail
+        lead = reach if length == chunk else reach_chunks * chunk
+        trail, least = (0, 0) if self.causal else (lead, 1 - window)
+        self.band = Band(self.heads, chunk, lead, trail, least, window - 1)
         usual = block_sizes()
         examples = (query.shape[0] or usual.batch) * query.shape[2]
-        chunks = usual.weights // (examples * self.chunk * self.span)
+        chunks = usual.weights // (examples * chunk * self.band.span)
         # a power of two divides most lengths, which then need no padding
         chunks = 1 << max(chunks.bit_length() - 1, 0)
-        blocks = Blocks(size(query, 1), chunks * self.chunk, multiple=self.chunk)
+        blocks = Blocks(size(query, 1), chunks * chunk, multiple=chunk)
         self.blocks = blocks
-        self.band = self._band()
         # number of blocks on one side that a block reads keys from
         static = isinstance(blocks.tokens, int)
-        self.reached = ceil_div(self.lead, blocks.tokens) if static else reach_chunks
+        self.reached = ceil_div(lead, blocks.tokens) if static else reach_chunks
         # number of key blocks before the first query
         self.earlier = ceil_div(self.before, blocks.tokens) if self.before else 0
         self.key_blocks = blocks.after(self.earlier) if self.before else blocks
-        self.query_numbers = self.key_numbers = None
+        self.numbers = None
         if numbers is not None:
-            self.query_numbers = blocks.cut(numbers[:, self.before :])
-            self.key_numbers = tf.pad(numbers, self._ends(size(numbers, 1)))
+            self.numbers = tf.pad(numbers, self._ends(size(numbers, 1)))
         self.gates = None
         if gates is not None:
             ends = self._ends(size(gates, 1))
@@ -117,9 +88,8 @@ class Local:
         queries, keys = blocks.cut(query), self._cut(keys)
 
         def step(i, outputs, log_sums):
-            x, y, v = self._block(queries, keys, i, self._indices(i))
-            found = weights.forward(x, y, v, self._hidden(i))
-            output, log = (heads.query_block(self._from_chunks(z)) for z in found)
+            pairs = self._pairs(queries, keys, i, self._indices(i))
+            output, log = map(heads.query_block, self.band.forward(*pairs))
             return outputs.write(i, output), log_sums.write(i, log)
 
         shapes = (
@@ -143,24 +113,21 @@ class Local:
 
         def step(i, dqueries, *arrays):
             indices = self._indices(i)
-            x, y, v = self._block(queries, keys, i, indices)
+            pairs = self._pairs(queries, keys, i, indices)
             d = with_normalizer_gradient(
                 heads.query_rows(doutputs, i),
                 heads.query_rows(outputs, i),
                 None if dlogs is None else heads.query_rows(dlogs, i),
             )
-            d = self._to_chunks(d)
-            log = self._to_chunks(heads.query_rows(logs, i))
-            dx, *dkeys, dlogits = weights.backward(x, y, v, self._hidden(i), d, log)
+            log = heads.query_rows(logs, i)
+            dx, *dkeys = self.band.backward(pairs, d, log, gates is not None)
             indices = tf.unstack(indices)
-            dquery = heads.query_block(self._from_chunks(dx))
-            if gates is not None:
-                dpairs = sum_of_rows(dlogits, self.chunk)
-                dkeys.append(pull_between(dpairs, None if self.causal else self.trail))
-            dkeys = (heads.key_block(self._overlapped(z)) for z in dkeys)
             return (
-                dqueries.write(i, dquery * self.scale),
-                *(self._add(z, indices, x) for z, x in zip(arrays, dkeys)),
+                dqueries.write(i, heads.query_block(dx)),
+                *(
+                    self._add(array, indices, heads.key_block(z))
+                    for array, z in zip(arrays, dkeys)
+                ),
             )
 
         arrays = [blocks.array(heads.dtype)]
@@ -203,14 +170,14 @@ class Local:
 
     def _ends(self, count):
         """Returns paddings of the axes of a tensor of keys `(B, count)`."""
-        first = self.lead - self.before
-        total = self.lead + self.blocks.count * self.blocks.tokens + self.trail
-        return [0, 0], [first, total - first - count]
+        lead, trail = self.band.lead, self.band.trail
+        total = lead + self.blocks.count * self.blocks.tokens + trail
+        return [0, 0], [lead - self.before, total - lead + self.before - count]
 
     def _within(self):
         """Returns the start and length of the keys to read in the reached blocks."""
-        first = self.reached * self.blocks.tokens - self.lead
-        return first, self.lead + self.blocks.tokens + self.trail
+        tokens, lead = self.blocks.tokens, self.band.lead
+        return self.reached * tokens - lead, lead + tokens + self.band.trail
 
     def _reached(self, keys, indices):
         """Returns keys or values of the blocks `indices`, `(B, tokens, K, dim)`."""
@@ -227,94 +194,22 @@ class Local:
             array = array.write(index, array.read(index) + part)
         return array
 
-    def _block(self, queries, keys, i, indices):
-        """Returns queries, keys, and values with ones, in chunks.
-
-        Queries get a column of ones; keys get a column of addends of their logits.
-        """
-        heads = self.heads
-        x = with_ones(self._to_chunks(heads.query_rows(queries, i) * self.scale))
+    def _pairs(self, queries, keys, i, indices):
+        """Returns the pairs of block i, as in `Band.pairs`."""
+        heads, gates = self.heads, self.gates
+        x = heads.query_rows(queries, i)
         y, v = (heads.rows_of_keys(self._reached(z, indices)) for z in keys[:2])
-        seen = heads.rows_of_mask(self._part(keys[2], i))
-        y = tf.concat([y, hidden_unless(seen, y.dtype)], -1)
-        return x, self._spans(y), self._spans(with_ones(v))
-
-    def _band(self):
-        """Returns addends of logits: 0, or -1e38 for far keys, `(rows, span)`."""
-        group = self.heads.group
-        token = positions(self.chunk * group)[:, np.newaxis] // group
-        distance = token - (positions(self.span) - self.lead)
-        near = abs(distance) < self.window
-        if self.causal:
-            near &= distance >= 0
-        return hidden_unless(near, self.heads.dtype)
-
-    def _hidden(self, i):
-        """Returns addends of logits of block i: 0 or log-decays, -1e38 to hide."""
-        visible, band = self.visible_pairs(i), self.band
-        if visible is not None:
-            band += hidden_unless(visible, self.heads.dtype)
-        if self.gates is None:
-            return band
-        gates = self._spans(self.heads.rows_of_keys(self._part(self.gates, i)))
-        decays = between(gates, self.chunk, None if self.causal else self.trail)
-        return band + repeat(decays, self.heads.group, 2)
+        if gates is not None:
+            gates = heads.rows_of_keys(self._part(gates, i))
+        seen = self._part(keys[2], i)
+        return self.band.pairs(x, y, v, seen, self.visible_pairs(i), gates)
 
     def visible_pairs(self, i):
         """Returns pairs within segments, `(X, chunks, rows, span)`; `None` for all."""
-        if self.key_numbers is None:
+        if self.numbers is None:
             return None
-        keys = self._part(self.key_numbers, i)
-        keys = self._spans(self.heads.rows_of_mask(keys))
-        queries = self.heads.mask_rows(self.query_numbers, i)
-        queries = self._to_chunks(repeat(queries, self.heads.group, 1))
-        return queries == tf.transpose(keys, (0, 1, 3, 2))
+        return self.band.same_segment(self._part(self.numbers, i))
 
     def _part(self, x, i):
         """Slices a padded tensor of all keys to the keys that query block i reads."""
         return slice_of(x, i * self.blocks.tokens, self._within()[1])
-
-    def _spans(self, x):
-        """Returns the keys that each chunk reads, `(X, chunks, span, dim)`."""
-        if self.single:
-            return x[:, tf.newaxis]
-        x = tf.reshape(x, (size(x, 0), -1, self.chunk, size(x, 2)))
-        chunks = self.blocks.tokens // self.chunk
-        shifts = range(self.span // self.chunk)
-        return tf.concat([slice_of(x, shift, chunks) for shift in shifts], 2)
-
-    def _overlapped(self, spans):
-        """Adds up gradients of the keys that each chunk read, `(X, tokens, dim)`."""
-        if self.single:
-            return spans[:, 0]
-        parts = tf.split(spans, self.span // self.chunk, 2)
-        last = len(parts) - 1
-        total = tf.add_n(
-            [
-                tf.pad(part, [[0, 0], [shift, last - shift], [0, 0], [0, 0]])
-                for shift, part in enumerate(parts)
-            ]
-        )
-        return tf.reshape(total, (size(total, 0), -1, size(total, 3)))
-
-    def _to_chunks(self, x):
-        """Cuts `(X, rows, dim)` into chunks `(X, chunks, rows of a chunk, dim)`."""
-        rows = self.chunk * self.heads.group
-        return tf.reshape(x, (size(x, 0), -1, rows, size(x, 2)))
-
-    def _from_chunks(self, x):
-        """Inverts `_to_chunks`."""
-        # not -1 rows: LiteRT needs the shape with which the array was made
-        rows = self.blocks.tokens * self.heads.group
-        return tf.reshape(x, (-1, rows, size(x, 3)))
-
-
-def chunk_for(reach):
-    """Returns the tokens of a chunk: as few as products of a fast size allow.
-
-    Args:
-        reach: int, the number of keys on one side that a query may see.
-    """
-    small = not (has_gpu() or has_tpu())
-    tokens = min(max(1 << reach.bit_length(), LEAST), MOST) if small else MOST
-    return max(tokens, ceil_div(reach, MAX_REACH))

@@ -90,10 +90,10 @@ class SquareKernel(ops.Kernel):
     """Kernel with squares of projected queries and keys as features."""
 
     def query_features(self, a, r):
-        return (a**2,), tf.zeros_like(a[..., :1])
+        return a**2, tf.zeros_like(a[..., :1])
 
     def key_features(self, b, r, mask):
-        return (b[0] ** 2 if mask is None else tf.where(mask, b[0] ** 2, 0.0),)
+        return b**2 if mask is None else tf.where(mask, b**2, 0.0)
 
 
 @keras.saving.register_keras_serializable("tests")

@@ -142,18 +142,15 @@ def positive(feature_map, x, y, m, groups, seed):
     """
     dim = len(x)
     drawn_together = dim if feature_map.orthogonal else m
-    parts = 2 if feature_map.hyperbolic else 1
-    matrix = feature_map.draw(parts * groups * drawn_together, dim, seed)
+    # hyperbolic features have a half for w and a half for -w
+    halves = 2 if feature_map.hyperbolic else 1
+    matrix = feature_map.draw(halves * groups * drawn_together, dim, seed)
     kernel = feature_map.kernel(matrix)
     query, key = (tf.constant(dim**0.25 * z[None, None], tf.float32) for z in (x, y))
-    projected = kernel.project_queries(query)
-    # hyperbolic features have a part for w and a part for -w, also for keys
-    queries = [projected, -projected][:parts]
-    keys = tf.nest.flatten(kernel.project_keys(key, None))
-    logs = [a.numpy().ravel() + b.numpy().ravel() for a, b in zip(queries, keys)]
+    logs = kernel.project_queries(query) + kernel.project_keys(key, None)
     # query features omit the factor exp(-|x|^2 / 2), which cancels in attention
-    weights = np.exp(np.array(logs, "float64") - x @ x / 2)
-    return weights.reshape(parts, groups, drawn_together)[..., :m].mean((0, 2))
+    weights = np.exp(logs.numpy().astype("float64") - x @ x / 2)
+    return weights.reshape(halves, groups, drawn_together)[..., :m].mean((0, 2))
 
 
 def of_trigonometric(x, y, m, groups, seed):

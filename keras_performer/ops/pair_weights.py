@@ -4,7 +4,6 @@ import tensorflow as tf
 
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import EMPTY, Kernel
-from keras_performer.ops.kernels.parts import over_features, split
 
 
 def pair_weights(
@@ -36,9 +35,9 @@ def pair_weights(
     b = kernel.project_keys(y, None)
     shape = tf.shape(y)[0], 1, kernel.num_features(key.shape[3])
     nothing = tf.fill(shape, tf.constant(EMPTY, heads.dtype))
-    r = kernel.running_max(split(nothing, kernel.num_parts), b)
+    r = kernel.running_max(nothing, b)
     features, log_scale = kernel.query_features(kernel.project_queries(x), r)
-    weights = over_features(features, kernel.key_features(b, r, None))
+    weights = tf.matmul(features, kernel.key_features(b, r, None), transpose_b=True)
     found = weights, log_scale + kernel.log_left_out(x)
     weights, log_scale = (
         tf.transpose(heads.query_block(z), (0, 2, 1, 3)) for z in found

@@ -45,7 +45,7 @@ def restarted(restarts, r, sums):
 
     Args:
         restarts: bool tensor that broadcasts to `r` and `sums`, true where to reset.
-        r, sums: parts, as in `Kernel`.
+        r, sums: as in `Kernel`.
     """
-    empty = [tf.where(restarts, tf.constant(EMPTY, x.dtype), x) for x in r]
-    return tuple(empty), tuple(tf.where(restarts, tf.zeros_like(x), x) for x in sums)
+    empty = tf.where(restarts, tf.constant(EMPTY, r.dtype), r)
+    return empty, tf.where(restarts, tf.zeros_like(sums), sums)

@@ -23,14 +23,6 @@ from keras_performer.ops.checks import (
 from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import EMPTY, Kernel
-from keras_performer.ops.kernels.parts import (
-    each,
-    join,
-    over_features,
-    over_rows,
-    per_feature,
-    split,
-)
 from keras_performer.ops.normalizer import (
     normalize,
     with_normalizer_gradient,
@@ -281,7 +273,7 @@ class _Keys:
         if logs and self.kernel.max_rise is None:
             factor = tf.exp(logs[0])
         elif logs:
-            b = each(lambda x: x + logs[0], b)
+            b += logs[0]
         return y, with_ones(v), mask, b, factor
 
 
@@ -292,18 +284,17 @@ def _absorb(kernel, block_tokens, key, value, key_mask, logs):
 
     def step(i, r, sums):
         _, v, mask, b, factor = keys.read(i)
-        r_new = each(tf.stop_gradient, kernel.running_max(r, b))
+        r_new = tf.stop_gradient(kernel.running_max(r, b))
         e = _times(kernel.key_features(b, r_new, mask), factor)
-        sums = each(tf.multiply, sums, kernel.rescale(r, r_new))
-        return r_new, each(tf.add, sums, over_rows(v, e))
+        sums *= kernel.rescale(r, r_new)
+        return r_new, sums + tf.matmul(v, e, transpose_a=True)
 
     # a loop needs constant shapes; one block starts from shapes of 1, because
     # TensorFlow crashes optimizing one block of no examples
     shape = size(key, 0), heads.num_key_value_heads
     shape = shape if keys.blocks.many else (1, 1)
     start = initial_state(*shape, keys.num_features, size(value, 3), heads.dtype)
-    start = [split(x, kernel.num_parts) for x in heads.state_rows(start)]
-    r, sums = map(join, keys.blocks.loop(step, start))
+    r, sums = keys.blocks.loop(step, heads.state_rows(start))
     return heads.state(r + tf.zeros_like(sums[:, :1]), sums)
 
 
@@ -311,35 +302,34 @@ def _pull_keys(kernel, block_tokens, key, value, key_mask, logs, r, dsums):
     """Returns gradients of key, value, logs and `kernel.trained`."""
     keys = _Keys(kernel, block_tokens, key, value, key_mask, logs)
     blocks, heads = keys.blocks, keys.heads
-    r, dsums = (split(x, kernel.num_parts) for x in heads.state_rows((r, dsums)))
+    r, dsums = heads.state_rows((r, dsums))
 
     def step(i, arrays, dtrained):
         y, v, mask, b, factor = keys.read(i)
         e = kernel.key_features(b, r, mask)
-        de = _times(per_feature(v, dsums), factor)
+        de = _times(tf.matmul(v, dsums), factor)
         db = kernel.key_gradient(b, e, de, mask)
-        dv = over_features(_times(e, factor), dsums)
+        dv = tf.matmul(_times(e, factor), dsums, transpose_b=True)
         dy, more = kernel.pull_keys(y, mask, db, v, dv)
         found = dy, dv[..., :-1], tf.reduce_sum(v * dv, -1, keepdims=True)
         arrays = [z.write(i, heads.key_block(x)) for z, x in zip(arrays, found)]
-        return arrays, each(tf.add, dtrained, more)
+        return arrays, [x + y for x, y in zip(dtrained, more)]
 
     inputs = key, value, *logs
     arrays = [blocks.array(heads.dtype) for _ in inputs]
-    dtrained = each(tf.zeros_like, kernel.trained)
+    dtrained = [tf.zeros_like(x) for x in kernel.trained]
     arrays, dtrained = blocks.loop(step, (arrays, dtrained))
     return *blocks.join_in_turn(arrays, inputs), *dtrained
 
 
 def _queries(kernel, block_tokens, query, r, sums):
-    """Returns `Heads` and `Blocks` of queries, and a state as rows and parts."""
+    """Returns `Heads` and `Blocks` of queries, and a state as rows."""
     key = r[:, tf.newaxis]  # (B, 1, K, M): `Heads` reads axis 2
     heads = Heads(query, key, query)
     # a block has as many rows as a block of keys
     tokens = block_tokens or tokens_per_block(query, r.shape[-1] // heads.group)
     blocks = Blocks(size(query, 1), max(tokens // heads.group, 1))
-    state = [split(x, kernel.num_parts) for x in heads.state_rows((r, sums))]
-    return heads, blocks, state
+    return heads, blocks, heads.state_rows((r, sums))
 
 
 def _answer(kernel, block_tokens, query, r, sums):
@@ -351,14 +341,14 @@ def _answer(kernel, block_tokens, query, r, sums):
     def step(i, outputs, normalizers):
         a = kernel.project_queries(heads.query_rows(queries, i))
         p, peak = kernel.query_features(a, r)
-        output = over_features(p, sums)
+        output = tf.matmul(p, sums, transpose_b=True)
         normalizer = kernel.normalizer(peak, output[..., -1:])
         return (
             outputs.write(i, heads.query_block(normalize(output))),
             normalizers.write(i, normalizer),
         )
 
-    dim = size(sums[0], -2) - 1
+    dim = size(sums, -2) - 1
     shapes = (
         blocks.block_shape(query, dim),
         heads.query_rows_shape(query, blocks.tokens, 1),
@@ -383,18 +373,18 @@ def _pull_queries(kernel, block_tokens, query, r, sums, output, normalizers, dou
             heads.query_rows(doutputs, i), heads.query_rows(outputs, i)
         )
         d = kernel.divided(d, normalizers[i])
-        da = kernel.query_gradient(a, p, per_feature(d, sums))
+        da = kernel.query_gradient(a, p, tf.matmul(d, sums))
         dx, more = kernel.pull_queries(x, da)
-        dsums = each(tf.add, dsums, over_rows(d, p))
+        dsums += tf.matmul(d, p, transpose_a=True)
         dqueries = dqueries.write(i, heads.query_block(dx))
-        return dqueries, dsums, each(tf.add, dtrained, more)
+        return dqueries, dsums, [x + y for x, y in zip(dtrained, more)]
 
-    start = each(tf.zeros_like, sums), each(tf.zeros_like, kernel.trained)
+    start = tf.zeros_like(sums), [tf.zeros_like(x) for x in kernel.trained]
     dqueries, dsums, dtrained = blocks.loop(step, (blocks.array(heads.dtype), *start))
-    dsums = join(each(tf.multiply, dsums, kernel.rescale(state[0], r)))
-    dsums = heads.state(join(r), dsums)[1]
+    dsums = dsums * kernel.rescale(state[0], r)
+    _, dsums = heads.state(r, dsums)
     return blocks.join_like(dqueries, query), dsums, *dtrained
 
 
-def _times(parts, factor):
-    return parts if factor is None else each(lambda x: x * factor, parts)
+def _times(x, factor):
+    return x if factor is None else x * factor

@@ -347,8 +347,8 @@ def _of_last_segment(far, starts, window):
     if starts is None:
         return far
     restarts = tf.reduce_any(starts[:, -window:], 1)[:, tf.newaxis, tf.newaxis]
-    r = (far.running_max[:, :, tf.newaxis],)
-    (r,), (sums,) = restarted(restarts[..., tf.newaxis], r, (far.sums,))
+    r = far.running_max[:, :, tf.newaxis]
+    r, sums = restarted(restarts[..., tf.newaxis], r, far.sums)
     return State(r[:, :, 0], sums)
 
 

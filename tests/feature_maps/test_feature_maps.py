@@ -171,7 +171,7 @@ def test_keras_own_activations_are_saved(name):
     config = feature_maps.serialize(GeneralizedFeatures(activation))
     restored = feature_maps.deserialize(json.loads(json.dumps(config)))
     x = tf.linspace([-3.0], [3.0], 9)
-    features = restored.kernel(None).query_features(x[tf.newaxis], None)[0][0][0]
+    features = restored.kernel(None).query_features(x[tf.newaxis], None)[0][0]
     np.testing.assert_allclose(features, activation(x) + 1e-3, rtol=1e-6)
 
 

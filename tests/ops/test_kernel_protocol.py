@@ -61,14 +61,14 @@ class TwoMatrices(ops.Kernel):
         return project_heads(x, self.parameters["queries"])
 
     def project_keys(self, y, mask):
-        return (project_heads(y, self.parameters["keys"]),)
+        return project_heads(y, self.parameters["keys"])
 
     def query_features(self, a, r):
-        return (tf.nn.sigmoid(a),), tf.zeros_like(a[..., :1])
+        return tf.nn.sigmoid(a), tf.zeros_like(a[..., :1])
 
     def key_features(self, b, r, mask):
-        features = tf.exp(-b[0] * b[0])
-        return (features if mask is None else tf.where(mask, features, 0),)
+        features = tf.exp(-b * b)
+        return features if mask is None else tf.where(mask, features, 0)
 
 
 def project_heads(x, matrix):
@@ -202,7 +202,6 @@ def test_conversions_keep_class_and_options():
     kernel = Tempered(pairs(FEATURES, HEAD_DIM), True, 3.0)
     for converted in (
         kernel.astype("float64"),
-        kernel.in_one_part(),
         kernel.with_gradients(),
         kernel.with_parameters(kernel.parameters),
         kernel.blank().with_parameters(kernel.parameters),
@@ -212,13 +211,16 @@ def test_conversions_keep_class_and_options():
 
 
 def test_a_trained_hyperbolic_kernel_reads_its_first_half_only():
-    """A step with one token takes a matrix in one part."""
     matrix, inputs = normal((8, HEAD_DIM), 3), qkv(1, 5, 5, 1)
-    kernel = ops.ExponentialKernel(matrix, hyperbolic=True, trainable=True)
-    expected, _ = ops.causal_attention(*inputs, kernel)
-    _, state = ops.causal_attention(*(x[:, :4] for x in inputs), kernel)
-    found, _ = ops.causal_attention(*(x[:, 4:] for x in inputs), kernel, state=state)
-    np.testing.assert_allclose(found, expected[:, 4:], rtol=1e-9)
+    half = matrix[:4]
+    found, expected = (
+        ops.causal_attention(*inputs, kernel)[0]
+        for kernel in (
+            ops.ExponentialKernel(matrix, hyperbolic=True, trainable=True),
+            ops.ExponentialKernel(tf.concat([half, -half], 0)),
+        )
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 def test_kernels_with_equal_options_share_what_is_compiled():
@@ -266,10 +268,10 @@ class Offset(ops.Kernel):
         super().__init__({})
 
     def query_features(self, a, r):
-        return (a**2 + self._offset,), tf.zeros_like(a[..., :1])
+        return a**2 + self._offset, tf.zeros_like(a[..., :1])
 
     def key_features(self, b, r, mask):
-        return (b[0] ** 2 + self._offset,)
+        return b**2 + self._offset
 
 
 def test_private_options_reach_what_is_compiled():

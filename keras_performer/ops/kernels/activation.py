@@ -41,13 +41,13 @@ class ActivationKernel(Kernel):
         super().__init__(parameters, trainable)
 
     def query_features(self, a, r):
-        return (self.activation(a) + self.epsilon,), tf.zeros_like(a[..., :1])
+        return self.activation(a) + self.epsilon, tf.zeros_like(a[..., :1])
 
     def key_features(self, b, r, mask):
-        features = self.activation(b[0]) + self.epsilon
-        if mask is not None:
-            features = tf.where(mask, features, tf.zeros_like(features))
-        return (features,)
+        features = self.activation(b) + self.epsilon
+        if mask is None:
+            return features
+        return tf.where(mask, features, tf.zeros_like(features))
 
     def pull_queries(self, x, da):
         if self.trainable:
@@ -57,7 +57,7 @@ class ActivationKernel(Kernel):
     def pull_keys(self, y, mask, db, v, dv):
         if self.trainable:
             return super().pull_keys(y, mask, db, v, dv)
-        return self._pull_product(db[0]), []
+        return self._pull_product(db), []
 
     def _pull_product(self, du):
         if self.projection_matrix is None:

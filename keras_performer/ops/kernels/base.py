@@ -6,12 +6,6 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from keras_performer.ops.kernels.parts import (
-    each,
-    over_features,
-    over_rows,
-    per_feature,
-)
 from keras_performer.ops.shapes import size, sizes
 from keras_performer.ops.tensors import TensorLike
 
@@ -31,23 +25,21 @@ class Kernel:
     loops also compute features and gradients of chunks, `(X, chunks, rows, ...)`.
 
         x, y    queries or keys of a block, `(X, rows, H)`
-        a       the result of `project_queries` for x, one tensor `(X, rows, ...)`
-        b       the result of `project_keys` for y, a tuple of tensors
-                `(X, tokens, ...)`
-        phi     features in `num_parts` equal parts (explained in `parts.py`), a tuple
-                of tensors `(X, rows, M / num_parts)`
-        r       the stabilizer, parts `(X, 1, M / num_parts)`: features of all keys so
-                far are divided by exp(r). Results do not depend on r, so it has no
-                gradient. Kernels without a stabilizer change r with gates only
+        a       the result of `project_queries` for x, `(X, rows, ...)`
+        b       the result of `project_keys` for y, `(X, tokens, ...)`
+        phi     features, `(X, rows, M)`
+        r       the stabilizer, `(X, 1, M)`: features of all keys so far are divided by
+                exp(r). Results do not depend on r, so it has no gradient. Kernels
+                without a stabilizer change r with gates only
         sums    sums over keys: values with a column of ones, weighted by features,
-                parts `(X, V + 1, M / num_parts)`
+                `(X, V + 1, M)`
         mask    bool tensor `(X, tokens, 1)`, true for visible keys, or `None`
 
     Attributes without tensors are options. They must be hashable: class and options
     identify a kernel in compiled functions. Copies with other parameters or another
     dtype keep the options. Put tensors into the parameters, and compute tensors derived
-    from parameters in `_hold`. A subclass with features in two parts must also define
-    `in_one_part`. A subclass with a stabilizer must define the gradients of features.
+    from parameters in `_hold`. A subclass with a stabilizer must define the gradients
+    of features.
 
     Args:
         parameters: dict of named tensors of any shape; a first axis may be K key-value
@@ -58,16 +50,14 @@ class Kernel:
 
     >>> class SquaredKernel(Kernel):
     ...     def query_features(self, a, r):
-    ...         return (a**2,), tf.zeros_like(a[..., :1])
+    ...         return a**2, tf.zeros_like(a[..., :1])
     ...     def key_features(self, b, r, mask):
-    ...         return (b[0] ** 2 if mask is None else tf.where(mask, b[0] ** 2, 0),)
+    ...         return b**2 if mask is None else tf.where(mask, b**2, 0)
     >>> kernel = SquaredKernel({"projection_matrix": tf.constant([[1.0, 1.0]])})
     >>> kernel.num_features(head_dim=2)
     1
     """
 
-    # Number of parts of the features.
-    num_parts = 1
     # Replaces the options in `identity`, unless it is `None`.
     stands_for: typing.Any = None
     # A chunk is rare if a log-feature of its keys exceeds the reference by this much.
@@ -104,7 +94,7 @@ class Kernel:
     def project_keys(self, y, mask):
         if mask is not None:  # a huge masked key could have infinite features
             y = tf.where(mask, y, tf.zeros_like(y))
-        return (self.project_queries(y),)
+        return self.project_queries(y)
 
     def pull_queries(self, x, da):
         """Returns the gradient of x, and a list of gradients for `trained`."""
@@ -126,7 +116,7 @@ class Kernel:
 
     def pair_weights(self, p, e):
         """Returns weights `(..., rows, tokens)` from features of queries and keys."""
-        return over_features(p, e)
+        return tf.matmul(p, e, transpose_b=True)
 
     def pull_pairs(self, p, e, dweights):
         """Returns gradients of p and e, for `query_gradient` and `key_gradient`.
@@ -134,7 +124,7 @@ class Kernel:
         Only the resulting gradients of a and b must be right. If some features are
         functions of others, the gradients of single features are not unique.
         """
-        return per_feature(dweights, e), over_rows(dweights, p)
+        return tf.matmul(dweights, e), tf.matmul(dweights, p, transpose_a=True)
 
     # -- Gradients of features.
 
@@ -204,7 +194,7 @@ class Kernel:
 
     def rescale(self, old, new):
         """Returns factors that convert sums from the old stabilizer to the new one."""
-        return each(tf.ones_like, old)
+        return tf.ones_like(old)
 
     def balance(self, r, sums):
         """Returns the stabilizer and sums of all keys, in the form for queries."""
@@ -253,10 +243,6 @@ class Kernel:
             return x if self.trainable else tf.stop_gradient(x)
 
         return self.with_parameters(tf.nest.map_structure(convert, self.parameters))
-
-    def in_one_part(self):
-        """Returns this kernel with its features in one part, for few rows."""
-        return self
 
     def blank(self):
         """Returns this kernel without its tensors, for `with_parameters`."""

@@ -16,7 +16,7 @@ class EluKernel(Kernel):
 
     Example:
 
-    >>> (features,), _ = EluKernel().query_features(tf.constant([[[3.0, 0.0]]]), None)
+    >>> features, _ = EluKernel().query_features(tf.constant([[[3.0, 0.0]]]), None)
     >>> features.numpy().tolist()
     [[[4.0, 1.0]]]
     """
@@ -28,19 +28,19 @@ class EluKernel(Kernel):
         return x
 
     def query_features(self, a, r):
-        return (_elu_plus_one(a),), tf.zeros_like(a[..., :1])
+        return _elu_plus_one(a), tf.zeros_like(a[..., :1])
 
     def key_features(self, b, r, mask):
-        features = _elu_plus_one(b[0])
-        if mask is not None:
-            features = tf.where(mask, features, tf.zeros_like(features))
-        return (features,)
+        features = _elu_plus_one(b)
+        if mask is None:
+            return features
+        return tf.where(mask, features, tf.zeros_like(features))
 
     def pull_queries(self, x, da):
         return da, []
 
     def pull_keys(self, y, mask, db, v, dv):
-        return db[0], []
+        return db, []
 
 
 def _elu_plus_one(x):

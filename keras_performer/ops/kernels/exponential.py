@@ -1,7 +1,5 @@
 """The softmax kernel: positive random features with a stabilizer."""
 
-import copy
-import functools
 import math
 
 import tensorflow as tf
@@ -14,7 +12,6 @@ from keras_performer.ops.kernels.base import (
     scale,
     split_heads,
 )
-from keras_performer.ops.kernels.parts import each, split
 from keras_performer.ops.tensors import TensorLike
 
 # The log-feature of a masked key. The stabilizer before the first key is EMPTY, and
@@ -37,8 +34,8 @@ class ExponentialKernel(Kernel):
         projection_matrix: tensor `(M, H)`, the matrix W, or `(K, M, H)` with one for
             each key-value head.
         hyperbolic: bool, whether the second half of W's rows is minus the first half.
-            Then only the first half is multiplied, and features come in two parts.
-            Defaults to `False`.
+            Then queries and keys are multiplied by the first half only. Defaults to
+            `False`.
         log_weights: optional tensor `(M,)` or `(K, M)`, the importance weights
             log N(w; 0, I) - log p(w) of rows sampled from another density p. Defaults
             to `None`.
@@ -76,24 +73,9 @@ class ExponentialKernel(Kernel):
         super().__init__(parameters, trainable)
 
     @property
-    def num_parts(self):
-        return 2 if self.hyperbolic else 1
-
-    @property
     def log_weights(self):
         """The importance weights, or `None` if there are none."""
         return self.parameters.get("log_weights")
-
-    def in_one_part(self):
-        """Returns this kernel in one part: more arithmetic in fewer operations."""
-        if not self.hyperbolic:
-            return self
-        kernel, parameters = copy.copy(self), dict(self.parameters)
-        kernel.hyperbolic = False
-        if self.trainable:  # training changes only the first half
-            half = tf.split(self.projection_matrix, 2, axis=-2)[0]
-            parameters["projection_matrix"] = tf.concat([half, -half], -2)
-        return kernel.with_parameters(parameters)
 
     def check_heads(self, num_key_value_heads):
         super().check_heads(num_key_value_heads)
@@ -103,7 +85,7 @@ class ExponentialKernel(Kernel):
     def _hold(self, parameters):
         self.parameters = parameters
         matrix = parameters["projection_matrix"]
-        drawn = tf.split(matrix, self.num_parts, -2)[0]
+        drawn = tf.split(matrix, 2, -2)[0] if self.hyperbolic else matrix
         self._weights = drawn * scale(matrix)
 
     def bias(self, y, mask):
@@ -113,19 +95,20 @@ class ExponentialKernel(Kernel):
             return bias
         return tf.where(mask, bias, tf.constant(MASKED, bias.dtype))
 
+    def project_queries(self, x):
+        u = super().project_queries(x)
+        return tf.concat([u, -u], -1) if self.hyperbolic else u
+
     def project_keys(self, y, mask):
         if mask is not None:  # a huge masked key would exceed MASKED
             y = tf.where(mask, y, tf.constant(0.0, y.dtype))
-        bias = [self.bias(y, mask)] * self.num_parts
-        b = self._plus_and_minus(bias, self.project_queries(y))
-        if self.log_weights is None:
-            return b
-        return each(_add_to_rows, b, split(self.log_weights, self.num_parts))
+        b = self.project_queries(y) + self.bias(y, mask)
+        return b if self.log_weights is None else _add_to_rows(b, self.log_weights)
 
     def pull_queries(self, x, da):
         if self.trainable:
             return super().pull_queries(x, da)
-        return flat_matmul(da, self._weights), []
+        return self._pull_product(da), []
 
     def pull_keys(self, y, mask, db, v, dv):
         if self.trainable:
@@ -134,20 +117,23 @@ class ExponentialKernel(Kernel):
             y = tf.where(mask, y, tf.constant(0.0, y.dtype))
         # the gradient of the bias: the sum of features times their gradients
         dbias = tf.reduce_sum(v * dv, -1, keepdims=True)
-        du = functools.reduce(tf.subtract, db)
-        return flat_matmul(du, self._weights) - scale(y) ** 2 * y * dbias, []
+        return self._pull_product(db) - scale(y) ** 2 * y * dbias, []
+
+    def _pull_product(self, du):
+        if self.hyperbolic:
+            du = tf.subtract(*tf.split(du, 2, -1))
+        return flat_matmul(du, self._weights)
 
     def key_features(self, b, r, mask):
         # a masked key has b = MASKED, and r >= EMPTY: its features are exactly 0
-        return each(lambda b, r: tf.exp(b - r), b, r)
+        return tf.exp(b - r)
 
     def query_features(self, a, r):
         """Returns features whose largest is 1, and the logarithm of their divisor."""
-        logs = self.query_logs(a, r)
-        peaks = [tf.reduce_max(x, -1, keepdims=True) for x in logs]
+        logs = a + r
         # a stabilizer for each row
-        peak = tf.stop_gradient(functools.reduce(tf.maximum, peaks))
-        return each(lambda x: tf.exp(x - peak), logs), peak
+        peak = tf.stop_gradient(tf.reduce_max(logs, -1, keepdims=True))
+        return tf.exp(logs - peak), peak
 
     def normalizer(self, peak, denominator):
         """Returns the logarithm of the sum of weights; `-EMPTY` if the sum is 0."""
@@ -177,34 +163,22 @@ class ExponentialKernel(Kernel):
         return -(scale(query) ** 2) * query * dlog
 
     def normalized_query_features(self, a, r, normalizer):
-        logs = self.query_logs(a, each(lambda r: r - normalizer, r))
-        return each(tf.exp, logs)
-
-    def query_logs(self, a, shift):
-        """Returns log-features of queries plus a shift, parts."""
-        return self._plus_and_minus(shift, a)
-
-    def pull_query_logs(self, dlogs):
-        """Returns the gradient of a."""
-        return functools.reduce(tf.subtract, dlogs)
+        return tf.exp(a + (r - normalizer))
 
     def divided(self, d, normalizer):
         return d  # `normalized_query_features` divides
 
     def query_gradient(self, a, features, dfeatures):
-        # the gradient of the product u; the parts are exp(u) and exp(-u)
-        return self.pull_query_logs(each(tf.multiply, features, dfeatures))
+        return features * dfeatures
 
     def key_gradient(self, b, features, dfeatures, mask):
-        return each(tf.multiply, features, dfeatures)
+        return features * dfeatures
 
     def running_max(self, r, b):
-        return each(
-            lambda r, b: tf.maximum(r, tf.reduce_max(b, 1, keepdims=True)), r, b
-        )
+        return tf.maximum(r, tf.reduce_max(b, 1, keepdims=True))
 
     def rescale(self, old, new):
-        return each(lambda old, new: tf.exp(old - new), old, new)
+        return tf.exp(old - new)
 
     def balance(self, r, sums):
         """Returns a stabilizer for which the normalizer of each feature is 1, and sums.
@@ -212,14 +186,9 @@ class ExponentialKernel(Kernel):
         This gives "two softmaxes": sums become convex averages of the values, and
         normalized query features become a softmax over features.
         """
-        z = each(lambda s: s[:, -1:], sums)
-        z = each(lambda z: tf.where(z > 0, z, tf.ones_like(z)), z)
-        return each(lambda r, z: r + tf.math.log(z), r, z), each(tf.divide, sums, z)
-
-    def _plus_and_minus(self, shift, u):
-        """Returns the parts `shift + u` and, if hyperbolic, `shift - u`."""
-        signs = (tf.add, tf.subtract)[: self.num_parts]
-        return each(lambda sign, x: sign(x, u), signs, shift)
+        z = sums[:, -1:]
+        z = tf.where(z > 0, z, tf.ones_like(z))
+        return r + tf.math.log(z), sums / z
 
 
 def _add_to_rows(b, log_weights):

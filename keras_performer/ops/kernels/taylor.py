@@ -39,14 +39,13 @@ class TaylorKernel(Kernel):
 
     def query_features(self, a, r):
         one = tf.ones_like(a[..., :1])
-        return (self._features(one, a),), tf.zeros_like(one)
+        return self._features(one, a), tf.zeros_like(one)
 
     def key_features(self, b, r, mask):
-        (b,) = b
         if mask is None:
-            return (self._features(tf.ones_like(b[..., :1]), b),)
+            return self._features(tf.ones_like(b[..., :1]), b)
         b = tf.where(mask, b, tf.zeros_like(b))
-        return (self._features(tf.cast(mask, b.dtype), b),)
+        return self._features(tf.cast(mask, b.dtype), b)
 
     def pair_weights(self, p, e):
         # 1 + t + t^2 / 2 = (1 + s^2) / 2 with s = 1 + t; y[..., 0] and s of masked keys
@@ -58,26 +57,24 @@ class TaylorKernel(Kernel):
     def pull_pairs(self, p, e, dweights):
         x, y = self._first(p), self._first(e)
         ds = dweights * tf.matmul(x, y, transpose_b=True)
-        left_out = p[0].shape[-1] - x.shape[-1]
+        left_out = p.shape[-1] - x.shape[-1]
         return (
-            (_with_zeros(tf.matmul(ds, y), left_out),),
-            (_with_zeros(tf.matmul(ds, x, transpose_a=True), left_out),),
+            _with_zeros(tf.matmul(ds, y), left_out),
+            _with_zeros(tf.matmul(ds, x, transpose_a=True), left_out),
         )
 
     def query_gradient(self, a, features, dfeatures):
-        return self._gradient(a, dfeatures[0])
+        return self._gradient(a, dfeatures)
 
     def key_gradient(self, b, features, dfeatures, mask):
-        db = self._gradient(b[0], dfeatures[0])
-        if mask is not None:
-            db = tf.where(mask, db, tf.zeros_like(db))
-        return (db,)
+        db = self._gradient(b, dfeatures)
+        return db if mask is None else tf.where(mask, db, tf.zeros_like(db))
 
     def pull_queries(self, x, da):
         return da * scale(da), []
 
     def pull_keys(self, y, mask, db, v, dv):
-        return db[0] * scale(db[0]), []
+        return db * scale(db), []
 
     def _features(self, one, x):
         x = x[..., : self.rank]
@@ -88,8 +85,7 @@ class TaylorKernel(Kernel):
     def _first(self, features):
         """Returns the features 1 and x, which determine the others."""
         # M = (R + 1) (R + 2) / 2, so R + 1 = floor(sqrt(2 M))
-        count = math.isqrt(2 * features[0].shape[-1])
-        return features[0][..., :count]
+        return features[..., : math.isqrt(2 * features.shape[-1])]
 
     def _gradient(self, x, dfeatures):
         head_dim, x = x.shape[-1], x[..., : self.rank]

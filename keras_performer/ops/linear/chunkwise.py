@@ -16,13 +16,6 @@ import tensorflow as tf
 
 from keras_performer.ops.decays import Decays, decays_of, pull_between, sum_of_rows
 from keras_performer.ops.kernels.base import EMPTY
-from keras_performer.ops.kernels.parts import (
-    each,
-    over_features,
-    over_rows,
-    per_feature,
-    sum_of_products,
-)
 from keras_performer.ops.linear import log_pairs
 from keras_performer.ops.linear.pairs import Pairs
 from keras_performer.ops.linear.references import References, references
@@ -34,42 +27,42 @@ class Block(typing.NamedTuple):
 
     Attributes:
         a: projected queries, `(X, chunks, rows, ...)`.
-        b: projected keys, parts `(X, chunks, tokens, ...)`.
+        b: projected keys, `(X, chunks, tokens, ...)`.
         v: values with a column of ones, `(X, chunks, tokens, V + 1)`.
         mask: bool `(X, chunks, tokens, 1)`, true for visible keys, or `None`.
         pairs: `Pairs`.
         references: `References`.
         decays: `Decays`, or `None`.
         fades: log-decays of the features of keys that enter the sums, or `None`.
-        e: features of keys, parts `(X, chunks, tokens, M / num_parts)`.
+        e: features of keys, `(X, chunks, tokens, M)`.
         added: features of keys that enter the sums, like `e`, with their decays; 0
             before the chunk's last segment.
-        before: sums before each chunk, parts `(X, chunks, V + 1, M / num_parts)`.
-        end: sums after the last chunk, parts `(X, V + 1, M / num_parts)`.
+        before: sums before each chunk, `(X, chunks, V + 1, M)`.
+        end: sums after the last chunk, `(X, V + 1, M)`.
     """
 
     a: tf.Tensor
-    b: tuple[tf.Tensor, ...]
+    b: tf.Tensor
     v: tf.Tensor
     mask: tf.Tensor | None
     pairs: Pairs
     references: References
     decays: Decays | None
     fades: tf.Tensor | None
-    e: tuple[tf.Tensor, ...]
-    added: tuple[tf.Tensor, ...]
-    before: tuple[tf.Tensor, ...]
-    end: tuple[tf.Tensor, ...]
+    e: tf.Tensor
+    added: tf.Tensor
+    before: tf.Tensor
+    end: tf.Tensor
 
     @property
     def read(self):
         """The sums before each chunk, scaled to the references of its rows."""
         return _scaled(self.before, self.references.to_rows)
 
-    def of_rows(self, parts):
+    def of_rows(self, x):
         """Decays features of rows, or gradients; 0 for rows that do not read sums."""
-        parts = _of(self.pairs.goes_on, parts)
-        return parts if self.decays is None else _times(parts, self.decays.rows)
+        x = _of(self.pairs.goes_on, x)
+        return x if self.decays is None else x * tf.exp(self.decays.rows)
 
     def faded(self, x):
         """Multiplies weights of pairs, or gradients, by their shares and decays."""
@@ -77,10 +70,10 @@ class Block(typing.NamedTuple):
             x *= tf.exp(self.pairs.log_shares)
         return x if self.decays is None else x * tf.exp(self.decays.pairs)
 
-    def of_added(self, parts):
+    def of_added(self, x):
         """Decays features of keys, or gradients; 0 for keys not added to the sums."""
-        parts = _of(self.pairs.lasts, parts)
-        return parts if self.fades is None else _times(parts, self.fades)
+        x = _of(self.pairs.lasts, x)
+        return x if self.fades is None else x * tf.exp(self.fades)
 
 
 def block_of(kernel, a, b, v, mask, pairs, r, sums, gates, group):
@@ -99,11 +92,12 @@ def block_of(kernel, a, b, v, mask, pairs, r, sums, gates, group):
         fades, rare = decays.added(found.rare)
         if rare is not None:
             # in rare chunks the features themselves include the decays
-            logs = each(lambda x: x + rare, b)
+            logs = b + rare
     e = kernel.key_features(logs, found.keys, mask)
-    block = Block(a, b, v, mask, pairs, found, decays, fades, e, e, (), ())
+    block = Block(a, b, v, mask, pairs, found, decays, fades, e, e, None, None)
     block = block._replace(added=block.of_added(e))
-    before, end = scan(over_rows(v, block.added), sums, found.to_next)
+    added = tf.matmul(v, block.added, transpose_a=True)
+    before, end = scan(added, sums, found.to_next)
     return block._replace(before=before, end=_scaled(end, found.to_end))
 
 
@@ -118,9 +112,9 @@ def forward(kernel, block):
     weights = _where(block.pairs.visible, kernel.pair_weights(p, block.e))
     weights = block.faded(weights)
     weighted = tf.matmul(weights, block.v)
-    weighted += over_features(block.of_rows(p), block.read)
+    weighted += tf.matmul(block.of_rows(p), block.read, transpose_b=True)
     if block.references.rare is not None:
-        weighted, peak = log_pairs.forward(kernel, block, weighted, peak)
+        weighted, peak = log_pairs.forward(block, weighted, peak)
     return weighted, peak
 
 
@@ -136,9 +130,9 @@ class Gradients(typing.NamedTuple):
     """
 
     da: tf.Tensor
-    db: tuple[tf.Tensor, ...]
+    db: tf.Tensor
     dv: tf.Tensor
-    dsums: tuple[tf.Tensor, ...]
+    dsums: tf.Tensor
     dlog: tf.Tensor
     dgates: tf.Tensor | None
 
@@ -150,7 +144,7 @@ def backward(kernel, block, d, normalizer, dend, with_dlog):
         kernel, block: as in `forward`.
         d: gradient of the sums of each row, times the sum of its weights.
         normalizer: of the rows, in the form of `Kernel.normalizer`.
-        dend: gradient of the sums after the block, parts.
+        dend: gradient of the sums after the block.
         with_dlog: bool, whether to compute `dlog`.
     """
     e, v = block.e, block.v
@@ -168,16 +162,17 @@ def backward(kernel, block, d, normalizer, dend, with_dlog):
     dlogs = weights * dweights
     dp, de = kernel.pull_pairs(p, e, block.faded(dweights))
     dv = tf.matmul(weights, divided, transpose_a=True)
-    dseen = per_feature(divided, block.read)
-    dp = each(tf.add, dp, block.of_rows(dseen))
+    dseen = tf.matmul(divided, block.read)
+    dp += block.of_rows(dseen)
     dlog = ddecays = ()
     if with_dlog or block.decays is not None:
-        dfrom_sums = sum_of_products(seen, dseen)
+        dfrom_sums = tf.reduce_sum(seen * dseen, -1, keepdims=True)
     if block.decays is not None:
         ddecays = dlogs, dfrom_sums
     if with_dlog:
         dlog = tf.reduce_sum(dlogs, -1, keepdims=True) + dfrom_sums
-    dbefore = _scaled(over_rows(divided, seen), block.references.to_rows)
+    dbefore = tf.matmul(divided, seen, transpose_a=True)
+    dbefore = _scaled(dbefore, block.references.to_rows)
     da = kernel.query_gradient(block.a, p, dp)
 
     def of_keys(de):
@@ -185,17 +180,17 @@ def backward(kernel, block, d, normalizer, dend, with_dlog):
 
     if rare is not None:
         da, db, dv, dbefore, ddecays, dlog = log_pairs.backward(
-            kernel, block, d, normalizer, (da, of_keys(de), dv, dbefore, ddecays, dlog)
+            block, d, normalizer, (da, of_keys(de), dv, dbefore, ddecays, dlog)
         )
 
     dend = _scaled(dend, block.references.to_end)
     dadded, dsums = scan(dbefore, dend, block.references.to_next, reverse=True)
-    dkeys = per_feature(v, dadded)
+    dkeys = tf.matmul(v, dadded)
     if rare is None:
-        db = of_keys(each(tf.add, de, block.of_added(dkeys)))
+        db = of_keys(de + block.of_added(dkeys))
     else:
-        db = each(tf.add, db, of_keys(block.of_added(dkeys)))
-    dv += over_features(block.added, dadded)
+        db += of_keys(block.of_added(dkeys))
+    dv += tf.matmul(block.added, dadded, transpose_b=True)
     dgates = None
     if block.decays is not None:
         dgates = _gradient_of_gates(block, *ddecays, dkeys, dadded)
@@ -213,9 +208,9 @@ def _gradient_of_gates(block, dlogs, dfrom_sums, dkeys, dadded):
     """
     tokens = size(block.v, 2)
     dpairs, dfrom_sums = (sum_of_rows(x, tokens) for x in (dlogs, dfrom_sums))
-    dends = tf.linalg.matrix_transpose(sum_of_products(block.added, dkeys))
+    dends = tf.reduce_sum(block.added * dkeys, -1)[:, :, tf.newaxis]
     past = _scaled(block.before, block.references.to_next)
-    dpast = tf.reduce_sum(sum_of_products(past, dadded), 2, keepdims=True)
+    dpast = tf.reduce_sum(past * dadded, (2, 3), keepdims=True)
     # the sums before decay like the first key, and by the first key's own gate
     after, before = [tokens - 1, 0], [0, tokens - 1]
     dfrom_sums += tf.pad(dpast, [[0, 0], [0, 0], after, [0, 0]])
@@ -229,38 +224,30 @@ def scan(added, start, factors, reverse=False):
     """Computes the running sums before each chunk, and after all chunks.
 
     Args:
-        added: the addend of each chunk, parts `(X, chunks, rows, dim)`.
-        start: the initial sums, parts `(X, rows, dim)`.
-        factors: factors of the running sums when a chunk is added, parts that broadcast
-            to `added`, or `None` for 1.
+        added: the addend of each chunk, `(X, chunks, rows, dim)`.
+        start: the initial sums, `(X, rows, dim)`.
+        factors: factors of the running sums when a chunk is added, a tensor that
+            broadcasts to `added`, or `None` for 1.
         reverse: bool, whether to begin with the last chunk.
     """
-    found = []
-    for i, x in enumerate(added):
-        chunks = tf.unstack(x, axis=1)
-        each_factor = [None] * len(chunks)
-        if factors is not None:
-            each_factor = tf.unstack(factors[i], axis=1)
-        before, total = [], start[i]
-        steps = list(zip(chunks, each_factor))
-        for chunk, factor in reversed(steps) if reverse else steps:
-            before.append(total)
-            total = (total if factor is None else total * factor) + chunk
-        found.append((tf.stack(before[::-1] if reverse else before, 1), total))
-    return tuple(zip(*found))
+    chunks = tf.unstack(added, axis=1)
+    each_factor = [None] * len(chunks)
+    if factors is not None:
+        each_factor = tf.unstack(factors, axis=1)
+    before, total = [], start
+    steps = list(zip(chunks, each_factor))
+    for chunk, factor in reversed(steps) if reverse else steps:
+        before.append(total)
+        total = (total if factor is None else total * factor) + chunk
+    return tf.stack(before[::-1] if reverse else before, 1), total
 
 
-def _times(parts, logs):
-    factor = tf.exp(logs)
-    return each(lambda x: x * factor, parts)
+def _scaled(x, factors):
+    return x if factors is None else x * factors
 
 
-def _scaled(parts, factors):
-    return parts if factors is None else each(tf.multiply, parts, factors)
-
-
-def _of(mask, parts):
-    return parts if mask is None else each(lambda x: _where(mask, x), parts)
+def _of(mask, x):
+    return x if mask is None else _where(mask, x)
 
 
 def _where(mask, x):

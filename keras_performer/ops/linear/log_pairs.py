@@ -7,25 +7,21 @@ exponential for each pair and feature, so a loop computes only the rare chunks. 
 belongs to one example and key-value head; a step of the loop takes a few.
 """
 
-import functools
-
 import tensorflow as tf
 
 from keras_performer.ops.blocks import block_sizes
 from keras_performer.ops.kernels.base import EMPTY
-from keras_performer.ops.kernels.parts import each, join, split
 from keras_performer.ops.shapes import positions, size
 
 # The most chunks of a step: few are rare, and a larger group would be mostly padding.
 MOST = 8
 
 
-def forward(kernel, block, weighted, peak):
+def forward(block, weighted, peak):
     """Replaces the rows of rare chunks.
 
     Args:
-        kernel: a `Kernel` with a stabilizer.
-        block: a `Block`.
+        block: a `Block` of a kernel with a stabilizer.
         weighted: sums of values and ones, `(X, chunks, rows, V + 1)`.
         peak: the logarithm of their divisor, `(X, chunks, rows, 1)`.
 
@@ -35,24 +31,25 @@ def forward(kernel, block, weighted, peak):
     rare = _RareChunks(block)
 
     def replaced(indices, _, *rows):
-        logs, earlier, _ = _log_weights(kernel, block, indices)
-        v, before = _values_and_sums(block, indices)
+        logs, earlier, _ = _log_weights(block, indices)
+        v, before = (tf.gather_nd(x, indices) for x in (block.v, block.before))
         largest = (tf.reduce_max(x, -1, keepdims=True) for x in (logs, earlier))
         scale = tf.maximum(tf.maximum(*largest), tf.constant(EMPTY, logs.dtype))
         sums = tf.matmul(tf.exp(logs - scale), v)
         sums += tf.matmul(tf.exp(earlier - scale), before, transpose_b=True)
-        return each(
-            lambda x, y: tf.tensor_scatter_nd_update(x, indices, y), rows, (sums, scale)
-        )
+        return [
+            tf.tensor_scatter_nd_update(x, indices, y)
+            for x, y in zip(rows, (sums, scale))
+        ]
 
     return rare.loop(replaced, (weighted, peak))
 
 
-def backward(kernel, block, d, normalizer, gradients):
+def backward(block, d, normalizer, gradients):
     """Adds the gradients from the rows of rare chunks.
 
     Args:
-        kernel, block: as in `forward`.
+        block: as in `forward`.
         d: gradient of the sums of each row, times the sum of its weights.
         normalizer: the logarithm of the sum of a row's weights.
         gradients: `(da, db, dv, dbefore, ddecays, dlog)` so far: of projected queries
@@ -70,39 +67,36 @@ def backward(kernel, block, d, normalizer, gradients):
         # copies of the last rare chunk fill up the group
         valid = tf.reshape(numbers < rare.count, (-1, 1, 1))
         dsums = tf.where(valid, dsums, tf.constant(0.0, dsums.dtype))
-        logs, earlier, (features, total) = _log_weights(kernel, block, indices)
-        v, before = _values_and_sums(block, indices)
+        logs, earlier, (features, total) = _log_weights(block, indices)
+        v, before = (tf.gather_nd(x, indices) for x in (block.v, block.before))
         weights, read = tf.exp(logs - scale), tf.exp(earlier - scale)
         dlogs = weights * tf.matmul(dsums, v, transpose_b=True)
         dearlier = read * tf.matmul(dsums, before)
         dproducts = features * (tf.expand_dims(dlogs, -1) / total)
-        parts = functools.partial(split, num_parts=len(block.b))
         drows = tf.reduce_sum(dearlier, -1, keepdims=True)
         found = [
-            kernel.pull_query_logs(parts(tf.reduce_sum(dproducts, 2) + dearlier)),
-            *parts(tf.reduce_sum(dproducts, 1)),
+            tf.reduce_sum(dproducts, 2) + dearlier,
+            tf.reduce_sum(dproducts, 1),
             tf.matmul(weights, dsums, transpose_a=True),
-            *parts(tf.matmul(dsums, read, transpose_a=True)),
+            tf.matmul(dsums, read, transpose_a=True),
             *([dlogs, drows] if block.decays is not None else []),
             tf.reduce_sum(dlogs, -1, keepdims=True) + drows,
         ]
         # dlog comes last, if wanted
-        return each(
-            lambda x, y: tf.tensor_scatter_nd_add(x, indices, y),
-            gradients,
-            found[: len(gradients)],
-        )
+        return [
+            tf.tensor_scatter_nd_add(x, indices, y) for x, y in zip(gradients, found)
+        ]
 
     # starts from the given gradients: most blocks have no rare chunk to add
     sums = rare.loop(added, tf.nest.flatten(gradients))
     return tf.nest.pack_sequence_as(gradients, sums)
 
 
-def _log_weights(kernel, block, indices):
+def _log_weights(block, indices):
     """Returns log-weights of pairs and of the features of the sums before.
 
     Args:
-        kernel, block: as in `forward`.
+        block: a `Block`.
         indices: of some chunks, `(items, 2)`.
 
     Returns:
@@ -115,9 +109,7 @@ def _log_weights(kernel, block, indices):
     def take(x):
         return tf.gather_nd(x, indices)
 
-    nothing = (tf.zeros((), block.a.dtype),) * kernel.num_parts
-    queries = join(kernel.query_logs(take(block.a), nothing))
-    keys = join(each(take, block.b))
+    queries, keys = take(block.a), take(block.b)
     logs = tf.expand_dims(queries, 2) + tf.expand_dims(keys, 1)
     largest = tf.reduce_max(logs, -1, keepdims=True)
     features = tf.exp(logs - largest)
@@ -135,12 +127,6 @@ def _log_weights(kernel, block, indices):
     return logs, earlier, (features, total)
 
 
-def _values_and_sums(block, indices):
-    """Returns values with ones and the sums before, of some chunks."""
-    v, *before = (tf.gather_nd(x, indices) for x in (block.v, *block.before))
-    return v, join(before)
-
-
 class _RareChunks:
     """The rare chunks of a block, each of one row of X; a step takes `at_once`."""
 
@@ -150,8 +136,7 @@ class _RareChunks:
         # rare chunks first
         self.order = tf.math.top_k(flags, tf.size(flags)).indices
         pairs = size(block.a, 2) * size(block.v, 2)
-        features = sum(x.shape[-1] for x in block.b)
-        most = block_sizes().features // (pairs * features)
+        most = block_sizes().features // (pairs * block.b.shape[-1])
         self.at_once = min(max(most, 1), MOST) if isinstance(most, int) else 1
 
     def loop(self, step, tensors):

@@ -24,7 +24,6 @@ import tensorflow as tf
 from keras_performer.ops.blocks import Blocks, block_sizes, tokens_per_block
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import EMPTY
-from keras_performer.ops.kernels.parts import each, join, split
 from keras_performer.ops.linear import chunkwise
 from keras_performer.ops.linear.pairs import (
     log_halves,
@@ -225,7 +224,7 @@ class Causal:
         block = chunkwise.block_of(
             self.kernel,
             cut(self.kernel.project_queries(x)),
-            each(cut, self.kernel.project_keys(y, mask)),
+            cut(self.kernel.project_keys(y, mask)),
             cut(v),
             in_chunks,
             self._pairs(i, in_chunks),
@@ -270,13 +269,13 @@ class Causal:
         kernel, heads, blocks = self.kernel, self.heads, self.blocks
         queries = blocks.cut(query)
         keys, values = self.cut(key), self.cut(value)
-        start = r, *split(sums, kernel.num_parts)
+        start = r, sums
         # a single block starts from the initial state: no array of states
         kept = start if blocks.many else ()
 
         def step(i, state, states, *arrays):
             states = [z.write(i, s) for z, s in zip(states, state)]
-            r, *sums = state
+            r, sums = state
             x = heads.query_rows(queries, i)
             read = [self.keys(z, i) for z in (keys, values, self.gates)]
             block, _ = self._block(i, x, *read, r, sums)
@@ -292,7 +291,7 @@ class Causal:
                 found.append(lacks)
             found = [heads.query_block(z) for z in found]
             arrays = [z.write(i, x) for z, x in zip(arrays, (normalizer, *found))]
-            state = _shaped((block.references.r_new, *block.end), state)
+            state = _shaped((block.references.r_new, block.end), state)
             return state, states, *arrays
 
         shapes = [heads.query_rows_shape(query, blocks.tokens, 1)]
@@ -302,7 +301,7 @@ class Causal:
             shapes.append(blocks.block_shape(query, 1))
         states = [blocks.array(heads.dtype, sizes(z)) for z in kept]
         arrays = [blocks.array(heads.dtype, shape) for shape in shapes]
-        (r, *sums), states, normalizers, *found = blocks.loop(
+        (r, sums), states, normalizers, *found = blocks.loop(
             step, (start, states, *arrays)
         )
         states = [z.stack() for z in states] or [z[tf.newaxis] for z in start]
@@ -311,7 +310,7 @@ class Causal:
         found = [blocks.join(z, (*shape, dim)) for z, dim in zip(found, dims)]
         output, log_sums = found if with_logs else (*found, None)
         saved = normalizers.stack(), states
-        return output, log_sums, r, join(sums), saved
+        return output, log_sums, r, sums, saved
 
     def backward(
         self, query, key, value, output, log_sums, saved, doutput, dlog_sums, dsums
@@ -331,7 +330,7 @@ class Causal:
         ]
 
         def step(i, dend, dtrained, dgain, later, *arrays):
-            r, *sums = (tf.gather(z, i) for z in states)
+            r, sums = (tf.gather(z, i) for z in states)
             x = heads.query_rows(queries, i)
             read = [self.keys(z, i) for z in (keys, values, self.gates)]
             block, (far_y, far_v, mask) = self._block(i, x, *read, r, sums)
@@ -346,7 +345,7 @@ class Causal:
                 self.gain is not None,
             )
             dx, of_queries = kernel.pull_queries(x, from_chunks(found.da))
-            db, dv = each(from_chunks, found.db), from_chunks(found.dv)
+            db, dv = from_chunks(found.db), from_chunks(found.dv)
             dy, of_keys = kernel.pull_keys(far_y, mask, db, far_v, dv)
             dkeys = [dy, dv[..., :-1]]
             if self.gates is not None:
@@ -374,8 +373,9 @@ class Causal:
                 dfade = tf.reduce_sum(by_head, -1, keepdims=True)
                 written.append(heads.key_block(dfade))
             arrays = [z.write(i, w) for z, w in zip(arrays, written)]
-            dtrained = each(lambda *z: tf.add_n(z), dtrained, of_queries, of_keys)
-            return _shaped(found.dsums, dend), dtrained, dgain, later, *arrays
+            dtrained = [w + y + z for w, y, z in zip(dtrained, of_queries, of_keys)]
+            (dend,) = _shaped([found.dsums], [dend])
+            return dend, dtrained, dgain, later, *arrays
 
         later = ()
         if self.halo:
@@ -384,8 +384,8 @@ class Causal:
             dims += [] if self.gates is None else [1]
             later = tuple(tf.zeros((*shape, dim), heads.dtype) for dim in dims)
         start = (
-            split(dsums, kernel.num_parts),
-            each(tf.zeros_like, kernel.trained),
+            dsums,
+            [tf.zeros_like(z) for z in kernel.trained],
             () if self.gain is None else tf.zeros((query.shape[2], 1), heads.dtype),
             later,
         )
@@ -405,7 +405,7 @@ class Causal:
                 for z, w in zip(later, dkeys)
             ]
         dkey, dvalue, *dgates = dkeys
-        inputs = dquery, dkey, dvalue, join(dsums)
+        inputs = dquery, dkey, dvalue, dsums
         return inputs, dgain, (*dgates, *dfade), dtrained
 
     def _with_near(self, i, x, read, output, normalizer, lacks):

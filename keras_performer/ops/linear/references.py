@@ -14,38 +14,35 @@ a chunk whose decays may leave a row only keys that far below the reference.
 References only choose a scale: it cancels in the results, and has no gradient.
 """
 
-import functools
 import typing
 
 import tensorflow as tf
 
 from keras_performer.ops.kernels.base import EMPTY
-from keras_performer.ops.kernels.parts import each, join, split
 
 
 class References(typing.NamedTuple):
     """The references of a block, and the factors that its sums need.
 
     Attributes:
-        rows: for query features, parts `(X, chunks, 1 or rows, M / num_parts)`.
-        keys: for key features, parts `(X, chunks, 1 or tokens, M / num_parts)`. Keys
-            of a chunk that enter the sums share the reference of the sums after it.
+        rows: for query features, `(X, chunks, 1 or rows, M)`.
+        keys: for key features, `(X, chunks, 1 or tokens, M)`. Keys of a chunk that
+            enter the sums share the reference of the sums after it.
         before: for the sums before each chunk, `(X, chunks, 1, M)`.
-        to_rows: factor of the sums before a chunk for its rows, parts `(X, chunks, 1, M
-            / num_parts)`; `None` for 1.
-        to_next: factor of these sums when the chunk is added; `None` for 1.
-        to_end: factor of the sums after the last chunk, parts `(X, 1, M / num_parts)`;
+        to_rows: factor of the sums before a chunk for its rows, `(X, chunks, 1, M)`;
             `None` for 1.
+        to_next: factor of these sums when the chunk is added; `None` for 1.
+        to_end: factor of the sums after the last chunk, `(X, 1, M)`; `None` for 1.
         r_new: the running maximum after the block, `(X, 1, M)`.
         rare: bool `(X, chunks, 1, 1)`; `None` for kernels without a stabilizer.
     """
 
-    rows: tuple[tf.Tensor, ...]
-    keys: tuple[tf.Tensor, ...]
+    rows: tf.Tensor
+    keys: tf.Tensor
     before: tf.Tensor | None
-    to_rows: tuple[tf.Tensor, ...] | None
-    to_next: tuple[tf.Tensor, ...] | None
-    to_end: tuple[tf.Tensor, ...] | None
+    to_rows: tf.Tensor | None
+    to_next: tf.Tensor | None
+    to_end: tf.Tensor | None
     r_new: tf.Tensor
     rare: tf.Tensor | None
 
@@ -55,53 +52,40 @@ def references(kernel, b, pairs, r, decays):
 
     Args:
         kernel: a `Kernel`.
-        b: projected keys, parts `(X, chunks, tokens, M / num_parts)`.
+        b: projected keys, `(X, chunks, tokens, M)`.
         pairs: `Pairs`.
         r: the running maximum before the block, `(X, 1, M)`.
         decays: `Decays`, or `None`.
     """
     if kernel.max_rise is None:
-        return _without_stabilizer(pairs, r, decays, len(b))
-    split_ = functools.partial(split, num_parts=len(b))
-    top = join(each(_largest, b))
-    faded = b if decays is None else each(lambda x: x + decays.keys, b)
+        return _without_stabilizer(pairs, r, decays)
+    top = _largest(b)
+    faded = b if decays is None else b + decays.keys
     if pairs.lasts is None:
-        added = top if decays is None else join(each(_largest, faded))
+        added = top if decays is None else _largest(faded)
     else:
-        added = join(each(lambda x: _largest(_where(pairs.lasts, x)), faded))
+        added = _largest(_where(pairs.lasts, faded))
     earlier, after, r_new = _running_max(r, added, pairs.whole, decays)
     first = _going_on(b, pairs, earlier)
     if pairs.lasts is None:
         rise = top - first
-        rows = keys = split_(first)
-        safe = split_(after)
+        rows, keys, safe = first, first, after
     else:
-        go_on = split_(first)
-        keys = each(
-            lambda x, y: tf.where(pairs.keys_go_on, y, x),
-            _gathered(b, pairs.first_of_keys, pairs.keys_see),
-            go_on,
-        )
-        rows = each(
-            lambda x, y: tf.where(pairs.goes_on, y, x),
-            _gathered(b, pairs.first_of_rows, pairs.rows_see),
-            go_on,
-        )
-        rise = functools.reduce(
-            tf.maximum, each(lambda x, y: _largest(x - y, -1), b, keys)
-        )
-        safe = each(
-            lambda x, y: tf.where(pairs.lasts, x, y), split_(after), split_(top)
-        )
+        own_first = _gathered(b, pairs.first_of_keys, pairs.keys_see)
+        keys = tf.where(pairs.keys_go_on, first, own_first)
+        own_first = _gathered(b, pairs.first_of_rows, pairs.rows_see)
+        rows = tf.where(pairs.goes_on, first, own_first)
+        rise = _largest(b - keys, -1)
+        safe = tf.where(pairs.lasts, after, top)
     rare = _largest(rise, (2, 3)) >= kernel.max_rise
     if decays is not None:
         loses = _largest(_fall(b, keys), (2, 3)) >= kernel.max_rise
         fades = decays.past <= -kernel.max_rise
         rare = tf.logical_or(rare, tf.logical_and(fades, loses))
-        safe = each(lambda x: x - decays.end, safe)
+        safe -= decays.end
     # keys of a rare chunk enter the sums, too: their features must not overflow
-    keys = each(lambda x, y: tf.where(rare, x, y), safe, keys)
-    own = join(keys if pairs.lasts is None else each(lambda x: x[:, :, -1:], keys))
+    keys = tf.where(rare, safe, keys)
+    own = keys if pairs.lasts is None else keys[:, :, -1:]
     if decays is not None:
         own = tf.maximum(own + decays.end, tf.constant(EMPTY, own.dtype))
     # the sums before a chunk have the reference of the chunk before it
@@ -118,28 +102,24 @@ def references(kernel, b, pairs, r, decays):
         to_next = tf.where(pairs.whole, to_next, tf.constant(0.0, to_next.dtype))
         to_rows = tf.exp(before - first)
     to_end = tf.exp(last - r_new)
-    to_rows, to_next, to_end = map(split_, (to_rows, to_next, to_end))
     return References(rows, keys, before, to_rows, to_next, to_end, r_new, rare)
 
 
-def _without_stabilizer(pairs, r, decays, num_parts):
+def _without_stabilizer(pairs, r, decays):
     """Returns `References` for features without a stabilizer: only decays scale."""
-    rows = split(tf.expand_dims(r, 1), num_parts)
-    to_next = None
+    rows, to_next = tf.expand_dims(r, 1), None
     if decays is not None:
         to_next = tf.exp(decays.level + decays.past - decays.end)
         r = tf.zeros_like(r) + decays.end[:, -1]
     if pairs.whole is not None:
-        whole = tf.cast(pairs.whole, rows[0].dtype)
+        whole = tf.cast(pairs.whole, rows.dtype)
         to_next = whole if to_next is None else tf.where(pairs.whole, to_next, whole)
-    to_next = None if to_next is None else (to_next,) * num_parts
     return References(rows, rows, None, None, to_next, None, r, None)
 
 
 def _fall(b, keys):
     """Returns how far visible keys fall below references, `(X, chunks, 1, M)`."""
-    below = each(lambda x, y: _largest(_where(x > EMPTY, y - x)), b, keys)
-    return join(below)
+    return _largest(_where(b > EMPTY, keys - b))
 
 
 def _running_max(r, top, whole, decays):
@@ -173,16 +153,16 @@ def _going_on(b, pairs, before):
     empty, because rows before the key see the sums alone.
     """
     if pairs.first_key is None:
-        return tf.maximum(before, join(each(lambda x: x[:, :, :1], b)))
-    first = join(_gathered(b, pairs.first_key, pairs.sees_key))
+        return tf.maximum(before, b[:, :, :1])
+    first = _gathered(b, pairs.first_key, pairs.sees_key)
     empty = before[..., :1] <= EMPTY
     counts = tf.logical_or(empty, tf.expand_dims(pairs.first_key == 0, -1))
     return tf.maximum(before, _where(counts, first))
 
 
 def _gathered(b, indices, exist):
-    """Gathers log-features of keys, parts; `EMPTY` where none exists."""
-    return each(lambda x: _where(exist, tf.gather(x, indices, batch_dims=2)), b)
+    """Gathers log-features of keys; `EMPTY` where none exists."""
+    return _where(exist, tf.gather(b, indices, batch_dims=2))
 
 
 def _largest(x, axis=2):

@@ -1,13 +1,12 @@
 """One token of causal attention, for decoding.
 
-It uses no blocks, and features in one part: the number of operations sets the time.
+It uses no blocks: the number of operations sets the time.
 """
 
 import tensorflow as tf
 
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import EMPTY
-from keras_performer.ops.kernels.parts import each
 from keras_performer.ops.local.band import hidden_unless, softmax_means
 from keras_performer.ops.normalizer import joined, normalize, with_ones
 from keras_performer.ops.segments import restarted
@@ -34,14 +33,12 @@ def one_token(kernel, reach, masks, query, key, value, gain, fades, r, sums):
         `(output, log_sums, signs, r, sums)`: tensors `(B, 1, N, V)`, `(B, 1, N, 1)` and
         `(B, 1, N, 1)` or `None`; and the state after the far key.
     """
-    # for one token a larger product costs less than more operations
-    kernel = kernel.in_one_part()
     heads = Heads(query, key, value)
     seen, starts = masks
     before = reach.before
     if starts is not None:
         restarts = repeat(starts, heads.num_key_value_heads, 0)[..., tf.newaxis]
-        (r,), (sums,) = restarted(restarts, (r,), (sums,))
+        r, sums = restarted(restarts, r, sums)
         if before:  # a token that starts a segment hides the keys of the state
             own = tf.range(before + 1) == before
             seen = tf.logical_and(seen, tf.logical_or(own, tf.logical_not(starts)))
@@ -102,13 +99,13 @@ def _faded(kernel, gates, mask, r, sums):
 def _with_far_key(kernel, q, y, v, mask, r, sums):
     """Returns sums of values and ones, their log-scale, and the state with the key."""
     b = kernel.project_keys(y, mask)
-    r_new = each(tf.stop_gradient, kernel.running_max((r,), b))
-    (e,), v = kernel.key_features(b, r_new, mask), with_ones(v)
-    (features,), peak = kernel.query_features(kernel.project_queries(q), r_new)
-    (rescale,) = kernel.rescale((r,), r_new)
+    r_new = tf.stop_gradient(kernel.running_max(r, b))
+    e, v = kernel.key_features(b, r_new, mask), with_ones(v)
+    features, peak = kernel.query_features(kernel.project_queries(q), r_new)
+    rescale = kernel.rescale(r, r_new)
     # earlier keys and this key: the output does not wait for the new sums
     past = tf.matmul(features * rescale, sums, transpose_b=True)
     weighted = past + tf.reduce_sum(features * e, -1, keepdims=True) * v
     # a product of shapes (V + 1, 1) and (1, M)
     sums = sums * rescale + tf.reshape(v, (-1, size(v, 2), 1)) * e
-    return weighted, peak, *r_new, sums
+    return weighted, peak, r_new, sums

@@ -228,11 +228,9 @@ def _copy_weights(source, target, replacements):
     counterpart of a replaced layer gets the weights of the replacement.
     """
     copies: dict = {}
-    made_later = _made_later(source, target, replacements)
-    leaves = {*replacements, *made_later}
-    for given, own in sublayers.pairs(source, target, leaves):
-        if given in made_later:
-            continue
+    for given, own in sublayers.pairs(source, target, leaves=replacements):
+        if not isinstance(own, keras.layers.Layer):  # made only in a first call
+            raise LookupError(given.name)
         if not (given.trainable and own.trainable):  # else both are `True`
             own.trainable = given.trainable
         if copies.setdefault(given, own) is not own and given.weights:
@@ -260,23 +258,3 @@ def _copy_weights(source, target, replacements):
             with tempfile.TemporaryDirectory() as folder:
                 given.save_assets(folder)
                 own.load_assets(folder)
-
-
-def _made_later(source, target, replacements):
-    """Returns the layers of a model that its copy makes in its first call.
-
-    A preprocessor may do so, which has no weights to copy.
-
-    Raises:
-        LookupError: if a layer that may have weights is missing in the copy.
-    """
-    replaced = {x for top in replacements for _, _, x in sublayers.all_inside(top)}
-    found: set = set()
-    for owner, path, layer in sublayers.all_inside(source):
-        if owner in found:
-            found.add(layer)
-        elif layer not in replaced and sublayers.at(target, path) is None:
-            if owner.variables:
-                raise LookupError(path[-1][1])
-            found.add(layer)
-    return found

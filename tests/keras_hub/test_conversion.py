@@ -1,7 +1,6 @@
 """KerasHub models with linear attention: saving, export, training, generation."""
 
 import keras
-import keras_hub
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -139,22 +138,3 @@ def test_attention_to_an_encoder_has_no_window():
     assert report.layers[-1].became == "CachedPerformerAttention"
     exact, _ = convert_to_softmax(performer)
     np.testing.assert_allclose(exact(x), model(x), **CLOSE)
-
-
-def test_a_task_that_has_seen_text():
-    """Its preprocessor has a layer that the copy makes in its own first call."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = keras_hub.models.BertTokenizer(
-        [*special, *"abcdefghijklmnopqrstuvwxyz"]
-    )
-    task = keras_hub.models.BertTextClassifier(
-        trained(models.bert),
-        num_classes=3,
-        preprocessor=keras_hub.models.BertTextClassifierPreprocessor(
-            tokenizer, sequence_length=LENGTH
-        ),
-    )
-    text = ["a b c", "d e"]
-    expected = task.predict(text, verbose=0)
-    performer, _ = convert_to_performer(task, exact_window=LENGTH)
-    np.testing.assert_allclose(performer.predict(text, verbose=0), expected, **CLOSE)

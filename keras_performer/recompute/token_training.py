@@ -80,9 +80,6 @@ class TokenTraining(keras.Model):
         if not isinstance(y_pred, TokenValues):
             return super().compute_metrics(x, y, y_pred, sample_weight)
         for metric, values in zip(_metrics(self), y_pred.metrics):
-            function, _ = wrapped_function(metric)
-            if isinstance(function, keras.losses.Loss):
-                values = _reduced(function, values)
             keras.metrics.Mean.update_state(metric, values)
         return self.get_metrics_result()
 
@@ -96,22 +93,19 @@ class _Measure:
     """Function for the loss and metrics of a chunk, with one value for each token."""
 
     def __init__(self, model):
-        loss, metrics = _loss(model), _metrics(model)
-        self.dtype = loss.dtype
-        self.loss = _unreduced(loss)
-        self.is_masked = _ignores_a_class(loss)
+        self.loss = _loss(model)
+        self.dtype = self.loss.dtype
+        self.is_masked = _ignores_a_class(self.loss)
         self.metrics = []
-        for metric in metrics:
+        for metric in _metrics(model):
             function, options = wrapped_function(metric)
-            is_loss = isinstance(function, keras.losses.Loss)
-            mean_of = functools.partial(function, **options)
-            mean_of = _unreduced(function) if is_loss else mean_of
-            self.metrics.append((metric.name, mean_of))
-        self.dtypes = [self.dtype] * (1 + self.is_masked + len(metrics))
+            self.metrics.append((metric.name, functools.partial(function, **options)))
+        self.dtypes = [self.dtype] * (1 + self.is_masked + len(self.metrics))
 
     def __call__(self, targets, outputs):
         outputs = tf.cast(outputs, self.dtype)
-        loss = self.loss(targets, outputs)
+        # Keras casts targets for losses, but not for metrics
+        loss = self.loss.call(tf.cast(targets, self.dtype), outputs)
         values = [("loss", loss)]
         if self.is_masked:
             values.append(("the mask of loss", implicit_mask(loss)))
@@ -144,12 +138,6 @@ def _reduced(loss, values, sample_weight=None):
     return reduction(values, values, sample_weight)
 
 
-def _unreduced(loss):
-    """Returns a function for the values of a loss for each token, before reduction."""
-    # Keras casts targets for losses, but not for metrics
-    return lambda targets, outputs: loss.call(tf.cast(targets, loss.dtype), outputs)
-
-
 def _ignores_a_class(loss):
     """Returns `True` if the values of a loss have a mask."""
     _, options = wrapped_function(loss)
@@ -175,10 +163,6 @@ def _check_means(loss, y_pred):
         )
 
 
-def _has_own_reduction(loss):
-    return type(loss).__call__ is not keras.losses.Loss.__call__
-
-
 def _loss(model):
     """Returns the loss that the model was compiled with, as a `keras.losses.Loss`."""
     config = compile_options(model)
@@ -200,7 +184,7 @@ def _loss(model):
             "With recompute, loss must be a keras.losses.Loss, a function or the name "
             f"of one. Received: loss={loss!r}"
         )
-    if _has_own_reduction(loss):
+    if type(loss).__call__ is not keras.losses.Loss.__call__:
         raise ValueError(
             "With recompute, a loss must have Keras' reduction of its values: define "
             "the function of targets and outputs in its `call`. Received: "
@@ -220,15 +204,12 @@ def _metrics(model):
         own_update = getattr(type(metric), "update_state", None)
         is_mean = own_update is keras.metrics.MeanMetricWrapper.update_state
         function, _ = wrapped_function(metric)
-        is_loss = isinstance(function, keras.losses.Loss)
-        reduces = is_loss and _has_own_reduction(function)
-        if not is_mean or reduces or _ignores_a_class(function):
+        if not is_mean or isinstance(function, keras.losses.Loss):
             raise ValueError(
                 "With recompute, metrics must be means over tokens, because only the "
                 "outputs of one chunk exist at a time: use a "
-                "keras.metrics.MeanMetricWrapper with unchanged update_state, of a "
-                "function or of a loss without ignore_class and without its own "
-                f"__call__. Received: {metric!r}. Compile without it, or evaluate with "
-                "a model that has recompute=None and the same weights."
+                "keras.metrics.MeanMetricWrapper of a function, with unchanged "
+                f"update_state. Received: {metric!r}. Compile without it, or evaluate "
+                "with a model that has recompute=None and the same weights."
             )
     return found

@@ -49,6 +49,10 @@ class HeadSums:
         """Adds numbers `(B, N, rows)`, one for each row, to a named sum."""
         self._sums[name] = self._sums.get(name, 0.0) + _over_rows(numbers, exact)
 
+    def add_output(self, name, output, exact):
+        """Adds squared differences of an estimate `(B, N, rows, V)` to a named sum."""
+        self.add(name, tf.reduce_sum((output - exact.output) ** 2, -1), exact)
+
     def add_distances(self, exact):
         """Adds the exact weights to sums for each distance between query and key."""
         counted = tf.where(exact.counted[..., tf.newaxis], exact.weights, 0.0)
@@ -95,7 +99,7 @@ def add_errors(sums, twin, doubled, query, key, value, inputs, num_rows):
         name = "features" if twin.exact_window is None else "both"
         estimates["doubled"] = _outputs(doubled, key, exact)[name]
     for name, output in estimates.items():
-        sums.add(name, tf.reduce_sum((output - exact.output) ** 2, -1), exact)
+        sums.add_output(name, output, exact)
 
     mean = tf.reduce_sum(uniform * exact.logits, -1, keepdims=True)
     variance = tf.reduce_sum(uniform * (exact.logits - mean) ** 2, -1)
@@ -161,30 +165,6 @@ def mean_by_weights(weights, log_scale, value, seen):
     sums = tf.where(some, sums, tf.ones_like(sums))
     log_sums = tf.where(some, log_scale + tf.math.log(tf.abs(sums)), EMPTY)
     return over_values(weights, value) / sums, log_sums
-
-
-def squares_of_joined(near, far, exact):
-    """Returns a function of log-gains that computes squared errors of two joined parts.
-
-    `near` and `far` are as `mean_by_logits` returns them. The function adds the
-    log-gains, `(N, 1, 1)`, to the log-sums of the far part. It returns the squared
-    difference of each row from the `exact` output, `(B, N, rows)`.
-    """
-    a, b = near[0] - exact, far[0] - exact
-    of_near, of_both, of_far = (
-        tf.reduce_sum(x * y, -1) for x, y in ((a, a), (a, b), (b, b))
-    )
-
-    def squares(log_gains):
-        share = tf.sigmoid(far[1] + log_gains - near[1])[..., 0]
-        found = (
-            (1 - share) ** 2 * of_near
-            + 2 * share * (1 - share) * of_both
-            + share**2 * of_far
-        )
-        return tf.maximum(found, 0.0)  # rounding may give less
-
-    return squares
 
 
 # -- Exact attention at some queries, to compare estimates with.

@@ -13,7 +13,6 @@ from keras_performer.conversion.errors import (
     logits_of,
     mean_by_logits,
     mean_by_weights,
-    squares_of_joined,
 )
 from keras_performer.conversion.report import CalibratedLayer
 from keras_performer.layers import PerformerAttention
@@ -61,11 +60,12 @@ class Fit:
                 q, k = _in_basis(exact.query, key, basis)
                 near = mean_by_logits(logits_of(q, k), exact.value, exact.near)
             weights = pair_weights(q, k, choice.kernel)
-            far = mean_by_weights(*weights, exact.value, exact.seen & ~exact.near)
-            squares = squares_of_joined(near, far, exact.output)
+            others = exact.seen & ~exact.near
+            output, log_sums = mean_by_weights(*weights, exact.value, others)
             for change in self.changes:
                 gains = (self.gains + change)[:, np.newaxis, np.newaxis]
-                self.sums.add((index, change), squares(gains), exact)
+                joined, _ = ops.join_parts(near, (output, log_sums + gains))
+                self.sums.add_output((index, change), joined, exact)
 
     def result(self):
         """Returns the fitted layer and its `CalibratedLayer`.

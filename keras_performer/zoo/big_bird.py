@@ -14,9 +14,10 @@ from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.config import KeepsWithoutEntry
 from keras_performer.layers.dense import full_weight
 from keras_performer.layers.performer import seed_or_random
+from keras_performer.ops.blocks import Blocks
 from keras_performer.ops.checks import check_attention_inputs
 from keras_performer.ops.exact import attend_to_seen, scores_of_seen
-from keras_performer.ops.shapes import ceil_div, size
+from keras_performer.ops.shapes import size
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility, mask_or_all
 
@@ -153,12 +154,6 @@ def _bits(number):
 # -- Exact attention of blocks of queries to some blocks of keys.
 
 
-def number_of_blocks(length, block_size):
-    """Number of blocks of a sequence, the last one padded; at least 1."""
-    count = ceil_div(length, block_size)
-    return max(count, 1) if isinstance(count, int) else tf.maximum(count, 1)
-
-
 def block_sparse_attention(
     query: TensorLike,
     key: TensorLike,
@@ -234,7 +229,7 @@ def block_sparse_scores(
     return scores_of_seen(query, key, tf.logical_and(seen, anyone))
 
 
-class _Cut:
+class _Cut(Blocks):
     """A sequence cut into blocks, and the keys that each block of queries sees.
 
     The blocks of queries of all examples and key-value heads form one axis X, which
@@ -242,18 +237,11 @@ class _Cut:
     """
 
     def __init__(self, key, blocks, block_size):
+        super().__init__(size(key, 1), block_size, multiple=block_size)
+        self.tokens = block_size  # an int for unknown lengths, too
         self.table, self.all_seeing = blocks
-        self.tokens = block_size
         self.heads = key.shape[2]
-        self.length = size(key, 1)
-        self.count = number_of_blocks(self.length, block_size)
         self.batch = size(key, 0)
-
-    def cut(self, x):
-        """Cuts `(B, T, ...)` into `(B, count, tokens, ...)`, padded with zeros."""
-        missing = self.count * self.tokens - self.length
-        x = tf.pad(x, [[0, 0], [0, missing]] + [[0, 0]] * (len(x.shape) - 2))
-        return tf.reshape(x, (-1, self.count, self.tokens, *x.shape[2:]))
 
     def rows(self, query):
         """Queries in blocks, `(X, tokens, N / K, H)`."""
@@ -413,7 +401,7 @@ class BigBirdAttention(AttentionLayer):
             causal: bool, hide later tokens.
         """
         return big_bird_blocks(
-            number_of_blocks(length, self.block_size),
+            Blocks(length, self.block_size).count,
             self.num_key_value_heads,
             self.num_global_blocks,
             self.num_random_blocks,

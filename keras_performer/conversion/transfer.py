@@ -58,10 +58,9 @@ def transfer_attention(
     Adam with a learning rate that falls to 0 along a cosine; the loss is the squared
     difference divided by the square of the teacher's output, without padding.
 
-    For each batch the teacher runs once; then the layers train one after another. Peak
-    memory is one prediction of the teacher, the inputs and outputs of its attention
-    layers for one batch, and one layer in training. Layers with equal options and
-    shapes are compiled once.
+    The layers train one after another. Peak memory is one prediction of the teacher,
+    the inputs and outputs of its attention layers for one batch, and one layer in
+    training.
 
     Args:
         model: a built model with `PerformerAttention`, as from `convert_to_performer`
@@ -216,7 +215,7 @@ class LayerMatch:
         self.seconds = 0.0
         self._first = [x.numpy() for x in self.weights]
         self._copy = _shared_copy(layer, self.weights, copies)
-        self._optimizer = keras.optimizers.Adam()
+        self._optimizer = keras.optimizers.Adam(global_clipnorm=CLIP_NORM)
         self._optimizer.build(self.weights)
         self.forget()
 
@@ -226,7 +225,7 @@ class LayerMatch:
 
     def measure(self, *call):
         """Adds the error of a call, given as `Inputs`, positions and target outputs."""
-        self._sums += self._copy.sums(self.layer, *call)
+        self._sums += self._copy.of(self.layer).sums(*call)
 
     @property
     def num_tokens(self):
@@ -241,13 +240,10 @@ class LayerMatch:
         """Takes one step of Adam, for one call as in `measure`."""
         start = time.perf_counter()
         self._optimizer.learning_rate.assign(learning_rate)
-        gradients = self._copy.gradients(self.layer, *call)
-        # to one dtype: gains are float32 even if kernels are bfloat16
+        gradients = self._copy.of(self.layer).gradients(*call)
+        # so that their norm is float32 even if kernels are bfloat16
         gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
-        gradients, _ = tf.clip_by_global_norm(gradients, CLIP_NORM)
-        pairs = zip(gradients, self.weights)
-        cast = [tf.cast(gradient, weight.dtype) for gradient, weight in pairs]
-        self._optimizer.apply(cast, self.weights)
+        self._optimizer.apply(gradients, self.weights)
         self.seconds += time.perf_counter() - start
 
     def give_up(self):
@@ -274,30 +270,24 @@ def _shared_copy(layer, weights, copies):
 class SharedCopy:
     """A layer that computes for all layers of equal config, so that it compiles once.
 
-    Each call overwrites its weights. Gradients are of the weights at `indices`.
+    `sums` and `gradients` are compiled; `of` sets the weights that they compute with.
+    Gradients are of the weights at `indices`.
     """
 
     def __init__(self, layer, indices):
         self._layer = layer
         self._trained = [layer.weights[index] for index in indices]
-        self._compiled_sums = tf.function(self._sums, autograph=False)
-        self._compiled_gradients = tf.function(self._gradients, autograph=False)
+        self.sums = tf.function(self._sums, autograph=False)
+        self.gradients = tf.function(self._gradients, autograph=False)
 
-    def sums(self, layer, *call):
-        """Returns sums over tokens of squared differences, squared targets, and 1."""
-        self._load(layer)
-        return self._compiled_sums(*call)
-
-    def gradients(self, layer, *call):
-        """Returns gradients of squared differences divided by squared targets."""
-        self._load(layer)
-        return self._compiled_gradients(*call)
-
-    def _load(self, layer):
+    def of(self, layer):
+        """Returns this copy, with the weights of a layer."""
         for own, given in zip(self._layer.weights, layer.weights, strict=True):
             own.assign(given)
+        return self
 
     def _gradients(self, *call):
+        """Returns gradients of squared differences divided by squared targets."""
         with tf.GradientTape() as tape:
             differences, wanted, _ = tf.unstack(self._sums(*call))
             loss = tf.math.divide_no_nan(differences, wanted)
@@ -306,15 +296,14 @@ class SharedCopy:
         return tape.gradient(loss, variables, unconnected_gradients="zero")
 
     def _sums(self, inputs, positions, wanted):
+        """Returns sums over tokens of squared differences, squared targets, and 1."""
         layer = self._layer
         query, key = (
             layer.project(x, getattr(inputs, x), positions) for x in ("query", "key")
         )
         value = layer.project("value", inputs.value)
-        decays = layer.decays(inputs)
-        attended, _ = layer.attend(  # without dropout, compiled as in training
-            query, key, value, inputs.visible, training=True, **decays
-        )
+        # without dropout, compiled as in training
+        attended, _ = layer.attend(query, key, value, inputs.visible, training=True)
         output = tf.cast(layer.write(attended, inputs.query_mask), tf.float32)
         wanted = tf.ensure_shape(tf.cast(wanted, tf.float32), output.shape)
         axis = range(len(inputs.query.shape) - 1, len(output.shape))

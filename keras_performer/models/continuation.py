@@ -162,22 +162,17 @@ def _rows(prompt):
     """Returns ints as a list of arrays, which may have different lengths."""
     if isinstance(prompt, tf.RaggedTensor):
         prompt = prompt.to_list()
-    if isinstance(prompt, (list, tuple)):
-        try:
-            rows = [np.asarray(row) for row in prompt]
-        except ValueError:  # NumPy makes no arrays of such rows
-            rows = []
-        shapes = sorted({row.shape for row in rows})
-        received = f"a list with elements of shapes {shapes}"
-    else:
-        array = np.asarray(prompt)
-        rows = list(array) if array.ndim else []
-        received = f"prompt of shape {array.shape}"
+    try:
+        rows = [np.asarray(row) for row in prompt]
+    except (TypeError, ValueError):  # a scalar, or rows of which NumPy makes no arrays
+        rows = []
     if not rows or any(row.ndim != 1 for row in rows):
+        shapes = sorted({row.shape for row in rows})
         raise ValueError(
             "prompt must be ints of shape (batch, length), a list of sequences of ints "
             "with at least one token in each, or, for a model of bytes, bytes or a "
-            f"list of them. Received: {received}"
+            f"list of them. Received: prompt of type {type(prompt).__name__}, with "
+            f"elements of shapes {shapes}"
         )
     return rows
 

@@ -140,27 +140,12 @@ class _Sorted:
         values = self._keys(value)
         attended = tf.matmul(self.own, values)
         attended += tf.matmul(self.far, self._sorted(values))
-        sizes = self.heads, self.group, self.blocks.tokens, value.shape[3]
+        sizes = self.heads, self.group, self.blocks.tokens, size(value, 3)
         attended = tf.reshape(attended, (-1, self.blocks.count, *sizes))
         attended = tf.transpose(attended, (0, 1, 4, 2, 3, 5))
-        shape = size(value, 0), -1, self.heads * self.group, value.shape[3]
+        shape = size(value, 0), -1, self.heads * self.group, size(value, 3)
         attended = tf.reshape(attended, shape)[:, : size(value, 1)]
         return tf.cast(attended, self.like.dtype)
-
-    def in_full(self):
-        """The weights of keys at their original positions, `(B, N, T, T)`."""
-        same = tf.eye(self.blocks.count, dtype=self.dtype)
-        full = tf.einsum("bikrs,ij->bkirjs", self.own, same)
-        seen = tf.cast(self.seen[:, :, 0], self.dtype)
-        far = self.far / self.share[..., tf.newaxis, :]
-        full += tf.einsum("bikrs,bkij,bjs->bkirjs", far, self.permutation, seen)
-        count, tokens = self.blocks.count, self.blocks.tokens
-        shape = -1, self.heads, count, self.group, tokens, count * tokens
-        full = tf.transpose(tf.reshape(full, shape), (0, 1, 3, 2, 4, 5))
-        shape = -1, self.heads * self.group, count * tokens, count * tokens
-        length = size(self.like, 1)
-        full = tf.reshape(full, shape)[:, :, :length, :length]
-        return tf.cast(full, self.like.dtype)
 
     def _rows(self, query):
         """Scaled queries; the heads that share a key-value head form one matrix."""
@@ -293,7 +278,12 @@ class SinkhornAttention(AttentionLayer):
         return self._sorted(query, key, visible, training).of_values(value), None
 
     def scores(self, query, key, visible):
-        return self._sorted(query, key, visible).in_full()
+        # a key's weight is what a query gets if this key alone has the value 1
+        length = size(key, 1)
+        shape = size(key, 0), length, key.shape[2], length
+        values = tf.broadcast_to(tf.eye(length, dtype=key.dtype)[:, tf.newaxis], shape)
+        attended = self._sorted(query, key, visible).of_values(values)
+        return tf.transpose(attended, (0, 2, 1, 3))
 
     def _sorted(self, query, key, visible, training=False):
         num_iterations = self.num_iterations

@@ -13,14 +13,20 @@ from keras_performer.layers.local import LocalAttention
 from keras_performer.layers.performer import PerformerAttention
 
 _DENSE_LAYERS = "query_dense", "key_dense", "value_dense", "output_dense"
-_OF_KERAS = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
+# Classes that compute or estimate softmax attention.
+KINDS = (
+    keras.layers.MultiHeadAttention,
+    keras.layers.GroupQueryAttention,
+    ExactAttention,
+    PerformerAttention,
+)
 
 
 def is_attention(layer):
     """Returns `True` if a layer computes or estimates softmax attention."""
     if isinstance(layer, PerformerAttention):
         return layer.feature_map.estimates_softmax
-    return isinstance(layer, (*_OF_KERAS, ExactAttention))
+    return isinstance(layer, KINDS)
 
 
 def attention_like(kind, layer, **options):

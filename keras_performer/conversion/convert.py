@@ -9,7 +9,11 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from keras_performer.conversion.attention_like import attention_like, is_attention
+from keras_performer.conversion.attention_like import (
+    KINDS,
+    attention_like,
+    is_attention,
+)
 from keras_performer.conversion.converted import lists_its_layers, with_layers
 from keras_performer.conversion.report import ConversionReport, ConvertedLayer
 from keras_performer.layers import (
@@ -23,14 +27,6 @@ from keras_performer.layers import (
 from keras_performer.layers import config as sublayers
 from keras_performer.layers.choice import check_options
 from keras_performer.layers.exact import is_cached
-
-# Only these classes are converted: a subclass may have another `call`.
-_KINDS = (
-    keras.layers.MultiHeadAttention,
-    keras.layers.GroupQueryAttention,
-    ExactAttention,
-    PerformerAttention,
-)
 
 
 def convert_to_performer(
@@ -259,9 +255,10 @@ def attention_layers(model):
 
 
 def _unknown_class(layer):
-    if type(layer) in _KINDS or is_cached(layer):
+    """Returns the obstacle of a subclass, which may have another `call`, or ""."""
+    if type(layer) in KINDS or is_cached(layer):
         return ""
-    base = next(kind for kind in _KINDS if isinstance(layer, kind))
+    base = next(kind for kind in KINDS if isinstance(layer, kind))
     return f"a subclass of {base.__name__}, which may compute something else"
 
 

@@ -14,24 +14,17 @@ def sequence_parallel(strategy: tf.distribute.Strategy) -> tf.distribute.Strateg
     data. Results, losses and gradients are the same as on one device.
     The size of an exchange does not depend on the length.
 
-    `PerformerLM`, `PerformerEncoder`, `PerformerDecoder`, `PerformerBlock`,
-    `PerformerAttention`, `LinearTransformerAttention` and `LocalAttention` support it,
-    with windows, gates, masks, segments, rotary and learned positions and short
-    convolutions. Other layers of this package that mix tokens raise an error. Layers of
-    Keras that mix tokens, such as `Conv1D` and `GlobalAveragePooling1D`, see one slice
-    only: do not use them.
-
     All data must have the shape `(batch, length, ...)`, labels and `sample_weight`
     included, with a length that is a multiple of the number of replicas. Hide padding
     from the loss by `sample_weight`. A loss that divides by the number of tokens that
     count would do so in each slice: `PerformerLM` refuses `ignore_class`, masks such as
     those of `mask_zero`, and `reduction="mean_with_sample_weight"`; in other models
-    avoid them. `predict` returns the slices of each batch, all first slices first.
+    avoid them. `predict` returns the slices of each batch, all first slices first. Do
+    not use `jit_compile=True`.
 
-    Some parts of Keras see one slice: `clipnorm` and similar options clip the gradient
-    of each slice, an activity regularizer is weaker by the number of replicas, and
-    layers that count positions begin again. Do not use `jit_compile=True`. With several
-    workers, all workers need the same data in the same order.
+    The guide *Very long sequences* lists the layers that support it. Layers of Keras
+    that mix tokens or count positions, `clipnorm` and activity regularizers see one
+    slice only.
 
     Args:
         strategy: a `tf.distribute.Strategy`, such as `MirroredStrategy` or

@@ -67,10 +67,8 @@ class PerformerLM(
             computed again, in chunks of the sequence, instead of being kept. "block"
             keeps one `(B, T, hidden_dim)` tensor for each block; "network" (causal
             only) keeps only the states between chunks. With both, `fit` and `evaluate`
-            compute logits one chunk at a time. Sequences must have a known length,
-            metrics must be means over tokens, and layers must not add losses. In custom
-            loops and inside other models only "block" has an effect. Defaults to
-            `None`, keep all.
+            compute logits one chunk at a time. The guide *Very long sequences* has
+            rules for losses, metrics and custom loops. Defaults to `None`, keep all.
         position_shape: tuple of ints whose product is `max_length`, for sequences that
             run through a grid, such as (64, 64, 3). Positions are then embedded by row,
             column and channel. Defaults to `(max_length,)`.

@@ -160,11 +160,21 @@ def lsh_attention(
     [2.0, -1.0, 2.0, 1.0]
     """
     query, value = (tf.convert_to_tensor(x) for x in (query, value))
-    visible, window = _checked(query, value, buckets, sliding_window, key_mask, causal)
+    visible = Visibility.of(key_mask, causal)
+    check_attention_inputs(query, query, value, visible)
+    check_window("sliding_window", sliding_window, query, value)
+    shape = tf.convert_to_tensor(buckets).shape
+    if shape.rank != 4 or not shape[:3].is_compatible_with(query.shape[:3]):
+        raise ValueError(
+            "buckets must have shape (batch, length, heads, rounds), as lsh_buckets "
+            f"makes them from the query. Received: buckets of shape {tuple(shape)} and "
+            f"query of shape {tuple(query.shape)}"
+        )
+    window = reach_within(sliding_window, query, None) + 1  # at most a static length
     tokens = codes_of_tokens(buckets, window, visible)
     x, v = _rows(query), _rows(value)
-    options = window, visible.causal
-    attended, log_sums = attend_in_rounds(x, _unit(x), v, tokens, *options)
+    unit = tf.math.l2_normalize(tf.cast(x, compute_dtype(x)), -1)
+    attended, log_sums = attend_in_rounds(x, unit, v, tokens, window, visible.causal)
     alone, seen = log_sums < EMPTY / 2, tokens[0][..., tf.newaxis, tf.newaxis]
     attended = tf.where(alone, tf.cast(v, attended.dtype), attended)
     attended = tf.where(seen, attended, tf.zeros_like(attended))
@@ -180,54 +190,24 @@ def lsh_scores(
 ) -> tf.Tensor:
     """The weights of `lsh_attention`, `(B, N, T, T)` in the dtype of `query`."""
     query = tf.convert_to_tensor(query)
-    visible, window = _checked(query, query, buckets, sliding_window, key_mask, causal)
-    seen, codes, _ = codes_of_tokens(buckets, window, visible)
-    pairs = codes[:, :, tf.newaxis], codes[:, tf.newaxis]
-    sees = tf.reduce_any(near(*pairs, window, visible.causal), -1)
-    both = tf.logical_and(seen[:, :, tf.newaxis], seen[:, tf.newaxis])
-    sees = tf.logical_and(sees, both)
-    own = tf.linalg.set_diag(tf.zeros_like(both), seen)
-    sees = tf.where(tf.reduce_any(sees, -1, keepdims=True), sees, own)
-    x = _rows(query)
-    logits = tf.einsum("xtnh,xsnh->xts", tf.cast(x, _unit(x).dtype), _unit(x))
-    logits *= query.shape[3] ** -0.5
-    weights = tf.nn.softmax(tf.where(sees, logits, logits.dtype.min))
-    weights = tf.where(sees, weights, tf.zeros_like(weights))
+    # a key's weight is what a query gets if this key alone has the value 1
     length = size(query, 1)
-    shape = size(query, 0), query.shape[2], length, length
-    return tf.cast(tf.reshape(weights, shape), query.dtype)
-
-
-def _checked(query, value, buckets, window, key_mask, causal):
-    """Checks inputs; returns the `Visibility`, and the window cut to a static T."""
-    visible = Visibility.of(key_mask, causal)
-    check_attention_inputs(query, query, value, visible)
-    check_window("sliding_window", window, query, value)
-    shape = tf.convert_to_tensor(buckets).shape
-    if shape.rank != 4 or not shape[:3].is_compatible_with(query.shape[:3]):
-        raise ValueError(
-            "buckets must have shape (batch, length, heads, rounds), as lsh_buckets "
-            f"makes them from the query. Received: buckets of shape {tuple(shape)} and "
-            f"query of shape {tuple(query.shape)}"
-        )
-    return visible, reach_within(window, query, None) + 1
+    shape = size(query, 0), length, query.shape[2], length
+    values = tf.broadcast_to(tf.eye(length, dtype=query.dtype)[:, tf.newaxis], shape)
+    seen = lsh_attention(query, values, buckets, sliding_window, key_mask, causal)
+    return tf.transpose(seen, (0, 2, 1, 3))
 
 
 def _rows(x):
     """Moves heads to the batch axis: `(B, T, N, dim)` to `(B N, T, 1, dim)`."""
-    shape = num_rows(x, x.shape[2]), size(x, 1), 1, x.shape[3]
+    shape = num_rows(x, x.shape[2]), size(x, 1), 1, size(x, 3)
     return tf.reshape(tf.transpose(x, (0, 2, 1, 3)), shape)
 
 
 def _from_rows(rows, like):
     """Inverts `_rows`; the result has the shape of `like`."""
-    shape = size(like, 0), like.shape[2], size(like, 1), like.shape[3]
+    shape = size(like, 0), like.shape[2], size(like, 1), size(like, 3)
     return tf.transpose(tf.reshape(rows, shape), (0, 2, 1, 3))
-
-
-def _unit(x):
-    """Makes keys from queries: unit vectors of the same direction."""
-    return tf.math.l2_normalize(tf.cast(x, compute_dtype(x)), -1)
 
 
 def attend_in_rounds(query, key, value, tokens, window, causal):
@@ -341,13 +321,11 @@ class ReformerAttention(AttentionLayer):
     do not disturb each other:
 
     - In a large bucket a query sees keys fewer than `sliding_window` positions away.
-      The paper cuts the sorted tokens into chunks; a query sees its own chunk and the
-      previous one. Tokens of other buckets, and later tokens, move the borders of
-      chunks. In both, a query sees all of a bucket of up to `sliding_window` tokens.
+      The paper cuts the sorted tokens into chunks, whose borders move with tokens of
+      other buckets and with later tokens.
     - The number of buckets does not depend on the length, which changes with padding
       and with every generated token.
-    - A token counts once, however many rounds find it. The paper also counts rounds in
-      which the token shares the bucket, but is too far away to be seen.
+    - A token counts once, however many rounds find it.
     - Rotations are sampled once and saved, so training, recomputed gradients and
       inference hash alike.
 

@@ -49,13 +49,7 @@ def big_bird_blocks(
     seed: TensorLike,
     causal: bool = False,
 ) -> SeenBlocks:
-    """Chooses the blocks of keys that each block sees in Big Bird.
-
-    Each block sees its window (the block itself and its neighbours), the global blocks
-    (taken in turn from the start and the end), and random other blocks. If there are
-    too few other blocks, a block sees all of them. Global blocks see all blocks. If
-    causal, a block sees no later block: its window is the block itself and the previous
-    one, global blocks are the first ones, and random blocks are earlier ones.
+    """Chooses the blocks of keys that each block sees, as in `BigBirdAttention`.
 
     Args:
         count: int or scalar tensor, number of blocks.
@@ -321,18 +315,17 @@ class BigBirdAttention(AttentionLayer):
 
     The layer cuts tokens into blocks; the last block may be shorter. Each block sees
     itself, its neighbours, the global blocks and random other blocks, each once, in one
-    softmax. If there are too few other blocks, it sees all of them. Global blocks, at
-    the start and the end, see all blocks. This is the ITC variant of the paper, without
-    extra tokens.
+    softmax. If there are too few other blocks, it sees all of them. Global blocks are
+    taken in turn from the start and the end, and see all blocks. This is the ITC
+    variant of the paper, without extra tokens.
 
     If causal, a token sees no later token: it sees its own block up to itself, the
     previous block, the first blocks as global ones, and random earlier blocks. The
     paper has no causal form.
 
-    Random blocks depend on the number of blocks and on a seed, the weight
-    `random_blocks_seed`. They are the same in training and inference, in every batch,
-    on every machine and after loading, but differ between key-value heads. Layers have
-    the same random blocks only if they have the same seed.
+    Random blocks depend on the number of blocks, the key-value head and a seed, the
+    weight `random_blocks_seed`. They are the same in training and inference, on every
+    machine and after loading.
 
     Masked keys have no weight, but their positions count: more padding makes more
     blocks, other random blocks and another last block. Always pad to one length.
@@ -346,8 +339,7 @@ class BigBirdAttention(AttentionLayer):
         block_size: int, tokens of a block. The paper's models use this default and the
             next two. Defaults to `64`.
         num_global_blocks: int, number of blocks that see all blocks and are seen by
-            all, taken in turn from the start and the end; if causal only from the
-            start. Defaults to `2`.
+            all. Defaults to `2`.
         num_random_blocks: int, number of random blocks that a block sees. Defaults to
             `3`.
 

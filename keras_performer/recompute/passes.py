@@ -94,13 +94,13 @@ def check_slices(model):
 
 
 def token_values(model, measure, inputs, targets, training):
-    """Computes `measure` for each token, a list of tensors `(B, T)`.
+    """Computes `measure` for each token, a nest of tensors `(B, T)`.
 
     Args:
         model: a `PerformerLM`. With `recompute="network"`, which is causal, it takes a
             single scan, with "block" a scan for each block.
-        measure: function of targets and outputs of a chunk. It returns a list of
-            tensors `(B, tokens)`, and its attribute `dtypes` lists their dtypes.
+        measure: function of targets and outputs of a chunk. It returns a nest of
+            tensors `(B, tokens)`, and its attribute `dtypes` is the nest of dtypes.
         inputs: int tensor of shape `(B, T)`.
         targets: tensor of shape `(B, T, ...)`.
         training: bool, whether to apply dropout.

@@ -1,6 +1,5 @@
 """Keras' training and evaluation steps with a loss that is computed in chunks."""
 
-import functools
 import typing
 
 import keras
@@ -61,9 +60,10 @@ class TokenTraining(keras.Model):
             # Keras builds a metric when it first sees outputs
             if not getattr(metric, "built", True):
                 metric.build(targets, outputs)
-        measure = _Measure(self)
-        values = passes.token_values(self, measure, inputs, targets, training)
-        return measure.token_values(values)
+        values = passes.token_values(self, _Measure(self), inputs, targets, training)
+        if tf.is_tensor(values.mask):
+            set_implicit_mask(values.loss, tf.cast(values.mask, "bool"))
+        return values
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -85,50 +85,50 @@ class TokenTraining(keras.Model):
 
 
 class TokenValues(typing.NamedTuple):
-    loss: tf.Tensor
+    """Loss and metrics of each token, tensors `(B, T)` of one dtype.
+
+    `mask` is 1 for tokens that a loss with `ignore_class` counts, else `()`.
+    """
+
+    loss: typing.Any
     metrics: list
+    mask: typing.Any
 
 
 class _Measure:
-    """Function for the loss and metrics of a chunk, with one value for each token."""
+    """Function for the `TokenValues` of a chunk; `dtypes` are their dtypes."""
 
     def __init__(self, model):
-        self.loss = _loss(model)
-        self.dtype = self.loss.dtype
+        self.loss, self.metrics = _loss(model), _metrics(model)
         self.is_masked = _ignores_a_class(self.loss)
-        self.metrics = []
-        for metric in _metrics(model):
-            function, options = wrapped_function(metric)
-            self.metrics.append((metric.name, functools.partial(function, **options)))
-        self.dtypes = [self.dtype] * (1 + self.is_masked + len(self.metrics))
+        dtype = self.loss.dtype
+        mask = dtype if self.is_masked else ()
+        self.dtypes = TokenValues(dtype, [dtype for _ in self.metrics], mask)
 
     def __call__(self, targets, outputs):
-        outputs = tf.cast(outputs, self.dtype)
+        outputs, mask = tf.cast(outputs, self.loss.dtype), ()
         # Keras casts targets for losses, but not for metrics
-        loss = self.loss.call(tf.cast(targets, self.dtype), outputs)
-        values = [("loss", loss)]
+        loss = self.loss.call(tf.cast(targets, self.loss.dtype), outputs)
         if self.is_masked:
-            values.append(("the mask of loss", implicit_mask(loss)))
-        values += [(name, call(targets, outputs)) for name, call in self.metrics]
-        return [self._values(*value, outputs) for value in values]
+            mask = _of_tokens("the mask of loss", implicit_mask(loss), outputs)
+        metrics = []
+        for metric in self.metrics:
+            function, options = wrapped_function(metric)
+            values = function(targets, outputs, **options)
+            metrics.append(_of_tokens(metric.name, values, outputs))
+        return TokenValues(_of_tokens("loss", loss, outputs), metrics, mask)
 
-    def token_values(self, values):
-        """Returns `TokenValues` from the results of all chunks."""
-        loss, *values = values
-        if self.is_masked:
-            mask, *values = values
-            set_implicit_mask(loss, tf.cast(mask, "bool"))
-        return TokenValues(loss, values)
 
-    def _values(self, name, values, outputs):
-        if outputs.shape[1] == 1:
-            values = tf.reshape(values, (-1, 1))  # Keras drops axes of length 1
-        if not values.shape.is_compatible_with(outputs.shape[:2]):
-            raise ValueError(
-                f"With recompute, {name} must have a value for each token, of shape "
-                f"{tuple(outputs.shape[:2])}. Received: shape {tuple(values.shape)}"
-            )
-        return tf.cast(values, self.dtype)
+def _of_tokens(name, values, outputs):
+    """Returns values `(B, tokens)` in the dtype of outputs, or raises an error."""
+    if outputs.shape[1] == 1:
+        values = tf.reshape(values, (-1, 1))  # Keras drops axes of length 1
+    if not values.shape.is_compatible_with(outputs.shape[:2]):
+        raise ValueError(
+            f"With recompute, {name} must have a value for each token, of shape "
+            f"{tuple(outputs.shape[:2])}. Received: shape {tuple(values.shape)}"
+        )
+    return tf.cast(values, outputs.dtype)
 
 
 def _reduced(loss, values, sample_weight=None):

@@ -174,11 +174,11 @@ def approximation_report(
 
     batches = batches_of(data, max_batches)
     left_out = attention_calls(model, batches, options, measure)
-    measured = {layer: of for layer, of in sums.items() if layer not in left_out}
+    measured = [layer for layer in sums if layer not in left_out]
     if not measured:
         raise nothing_found(model, WANTED, left_out.values())
     return ApproximationReport(
-        [head for layer, of in measured.items() for head in _heads(layer, of)],
+        [head for layer in measured for head in _heads(layer, sums[layer])],
         {layer.path: reason for layer, reason in left_out.items()},
     )
 

@@ -108,15 +108,16 @@ def calibrate(
     exact, _ = convert_to_softmax(model)
     pairs = config.pairs(model, exact, leaves=attention)
     of_exact = {copy: layer for layer, copy in pairs if layer in fitted}
-    half = len(batches) // 2
-    moments: dict = {}
+    moments = {
+        layer: Moments(own.num_key_value_heads, own.key_dim)
+        for layer, own in of_exact.items()
+    }
 
     def count(layer, twin, query, key, value, inputs):
-        if layer in of_exact:
-            if layer not in moments:
-                moments[layer] = Moments(key.shape[2], key.shape[3])
+        if layer in moments:
             moments[layer].add(query, key, inputs)
 
+    half = len(batches) // 2
     first, others = batches[:half] or batches, batches[half:]
     progress = keras.utils.Progbar(
         len(first) + len(others), verbose=verbose, unit_name="batch"
@@ -128,12 +129,12 @@ def calibrate(
             progress.add(1)
 
     left_out = attention_calls(exact, advancing(first), None, count)
-    num_tokens = {x: (x.key_dim, of.num_tokens) for x, of in moments.items()}
+    num_tokens = {x: (x.key_dim, moments[x].num_tokens) for x in moments}
     where = "the first half of its batches"
     require_tokens(num_tokens, left_out, where, model, WANTED)
     fits = {
-        layer: Fit(of_exact[layer], of, num_rows)
-        for layer, of in moments.items()
+        layer: Fit(of_exact[layer], moments[layer], num_rows)
+        for layer in moments
         if layer not in left_out
     }
 

@@ -144,9 +144,9 @@ def transfer_attention(
         return {layer: match.error() for layer, match in matches.items()}
 
     before = errors()
-    num_tokens = {x: (of.layer.key_dim, of.num_tokens) for x, of in matches.items()}
+    num_tokens = {x: (m.layer.key_dim, m.num_tokens) for x, m in matches.items()}
     require_tokens(num_tokens, left_out, "the held-out batches", model, WANTED)
-    matches = {layer: of for layer, of in matches.items() if layer not in left_out}
+    matches = {x: match for x, match in matches.items() if x not in left_out}
     progress = keras.utils.Progbar(num_steps, verbose=verbose, unit_name="step")
     for step in range(num_steps):
         rate = learning_rate * (1 + math.cos(math.pi * step / num_steps)) / 2

@@ -131,7 +131,7 @@ def _of_tokens(name, values, outputs):
     return tf.cast(values, outputs.dtype)
 
 
-def _reduced(loss, values, sample_weight=None):
+def _reduced(loss, values, sample_weight):
     """Reduces values of a loss for each token as Keras does, with sample weights."""
     reduction = keras.losses.Loss("loss", reduction=loss.reduction, dtype=loss.dtype)
     reduction.call = lambda _, values: values

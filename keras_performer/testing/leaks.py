@@ -42,21 +42,24 @@ def calls_of(model, inputs, change=None):
     return calls
 
 
-def check_same(calls, others, kept, tolerance, message, whole=True):
-    """Raises an `AssertionError` if outputs differ that should be equal.
+def layer_at_fault(calls, others, kept, tolerance, whole=True):
+    """Finds the layer at fault if outputs of a model differ that should be equal.
 
     Args:
         calls, others: lists as `calls_of` returns, of two calls of one model.
         kept: dict of shapes `(B, T)` to bool arrays, true for tokens whose outputs
             should be the same.
         tolerance: float, relative to the median size of the numbers in an array.
-        message: str with places for `change` and `layer`.
         whole: bool, whether outputs without tokens should be the same, too.
+
+    Returns:
+        `(change, name)`, the largest wrong difference and the path and class of the
+        layer; or `None` if outputs are equal.
     """
     *inner, model = zip(calls, others)
     change = _change(model, kept, tolerance, whole)
     if not change:
-        return
+        return None
     # layers that combine all tokens are blamed only if no other layer is to blame
     blamed = (
         call.layer
@@ -66,8 +69,7 @@ def check_same(calls, others, kept, tolerance, message, whole=True):
         and _change((call, other), kept, tolerance, judge_whole)
     )
     layer = next(blamed, model[0].layer)
-    named = f"{layer.path or layer.name} ({type(layer).__name__})"
-    raise AssertionError(message.format(change=change, layer=named))
+    return change, f"{layer.path or layer.name} ({type(layer).__name__})"
 
 
 def tokens_change(call, other, shape):

@@ -5,13 +5,8 @@ import tensorflow as tf
 
 from keras_performer.layers import keras_privates
 from keras_performer.testing.inputs import batch_and_length, changed, random_inputs
-from keras_performer.testing.leaks import calls_of, check_same
+from keras_performer.testing.leaks import calls_of, layer_at_fault
 
-LOOKS_AT_MASKED = (
-    "Outputs change by up to {change:.2g} with masked tokens. The first layer whose "
-    "own inputs at other tokens stay the same is {layer}: use a layer there that uses "
-    "masks, and check that it gets the mask."
-)
 NUM_PADDED = 4
 
 
@@ -88,7 +83,14 @@ def check_masks(model, inputs=None, mask=None, *, tolerance=1e-5, seed=0):
             )
         other = changed(inputs, ~masks[0], random, but=masks[0])
         calls, others = calls_of(model, inputs), calls_of(model, other)
-    check_same(calls, others, kept, tolerance, LOOKS_AT_MASKED)
+    found = layer_at_fault(calls, others, kept, tolerance)
+    if found is not None:
+        change, layer = found
+        raise AssertionError(
+            f"Outputs change by up to {change:.2g} with masked tokens. The first layer "
+            f"whose own inputs at other tokens stay the same is {layer}: use a layer "
+            "there that uses masks, and check that it gets the mask."
+        )
 
 
 def _made_mask(layer, x):

@@ -62,7 +62,9 @@ def sequences(codes, count, seed):
 
 By default, a causal model gives the last 64 bytes their exact weights
 (`exact_window=64`), and lets weights fade with the distance, at a rate that each head
-learns (`forget_gate=True`). [Window, gain and gate](../exact_window.md) explains both.
+learns (`forget_gate=True`). [Window, gain and gate](../exact_window.md) explains both,
+and how far the [gate](../exact_window.md#the-forget-gate) lets a head see at first with
+and without `max_length`.
 """
 
 

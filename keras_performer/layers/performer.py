@@ -220,10 +220,10 @@ class PerformerAttention(LinearAttention):
             window.
         initial_log_gain: float, or a list with one for each head: the initial value of
             a trainable number that is added to the log-weights of far keys. Needs
-            `exact_window`. A model that is trained from scratch without a forget gate
-            learns more if its heads differ, as with (-4, 2, -4, 2): heads at -4 attend
-            mostly to near keys, heads at 2 mostly to far keys. Defaults to `0.0`, the
-            plain estimate of softmax.
+            `exact_window`. With -4 a head attends mostly to near keys at first, with 2
+            mostly to far keys. Without a forget gate the best value depends on the
+            task: see the guide *Window, gain and gate*. Defaults to `0.0`, the plain
+            estimate of softmax.
         rotary: `True` to rotate queries and keys by their positions before they become
             features (RoFormer, arXiv 2104.09864, equation 34; see
             `ops.rotary_embedding`). For images and other grids, a tuple of ints: the

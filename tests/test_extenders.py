@@ -238,10 +238,12 @@ def test_what_a_mechanism_cannot_do_is_said():
         ("cannot hide later tokens", lambda: Sees(2, 3, causal=True)),
         ("cannot hide later tokens", lambda: layer(x, use_causal_mask=True)),
         ("has no state", lambda: layer(x, return_state=True)),
-        ("has no attention scores", lambda: layer(x, return_attention_scores=True)),
     ):
         with pytest.raises(ValueError, match=f"Sees {message}"):
             call()
+    # each token attends to itself alone
+    _, scores = layer(x, return_attention_scores=True)
+    np.testing.assert_array_equal(scores, np.broadcast_to(np.eye(3), (1, 2, 3, 3)))
 
 
 @keras.saving.register_keras_serializable("tests")

@@ -17,7 +17,7 @@ from keras_performer.layers import state as layer_state
 from keras_performer.layers.arguments import LayerInput, positive_int
 from keras_performer.layers.call_inputs import Inputs, as_mask
 from keras_performer.layers.keras_privates import implicit_mask, in_symbolic_scope
-from keras_performer.ops.shapes import compute_dtype
+from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.slices import current_slices
 
 
@@ -42,7 +42,8 @@ class AttentionLayer(
     attended values `(B, T, N, V)`, 0 where a query sees no key, and the entry
     `"attention"` of the state, or `None`. Optional methods:
 
-    - `scores(query, key, visible)` returns the weights `(B, N, T, S)`;
+    - `scores(query, key, visible)` returns the weights `(B, N, T, S)`; by default
+      `attend` computes them, from one-hot values;
     - `empty_state(batch_size)` returns nested tensors with the batch first;
     - `build_attention()` creates the weights of the mechanism.
 
@@ -394,12 +395,26 @@ class AttentionLayer(
         return self._output_dense(attended)
 
     def scores(
-        self, query: tf.Tensor, key: tf.Tensor, visible: ops.Visibility
+        self,
+        query: tf.Tensor,
+        key: tf.Tensor | None,
+        visible: ops.Visibility,
+        **decays: tf.Tensor,
     ) -> tf.Tensor:
-        raise ValueError(
-            f"{type(self).__name__} has no attention scores: call it with "
-            "return_attention_scores=False. Received: return_attention_scores=True"
-        )
+        x = query if key is None else key
+        if x is None:
+            raise ValueError(
+                f"{type(self).__name__} has no attention scores, because it has no "
+                "queries: call it with return_attention_scores=False. Received: "
+                "return_attention_scores=True"
+            )
+        # the attended one-hot values are the weights of the keys
+        length = size(x, 1)
+        values = tf.eye(length, dtype=x.dtype)[:, tf.newaxis]
+        shape = size(x, 0), length, self.num_key_value_heads, length
+        values = tf.broadcast_to(values, shape)
+        attended, _ = self.attend(query, key, values, visible, **decays)
+        return tf.transpose(attended, (0, 2, 1, 3))
 
     def decays(self, inputs: Inputs) -> dict[str, tf.Tensor]:
         """Returns extra arguments of `attend` and `scores`: `decay`, with a gate."""

@@ -80,10 +80,6 @@ class LocalAttention(ForgettingAttention):
         given = query, key, value, self.sliding_window, visible, decay
         return attend_slice_locally(slices, *given)
 
-    def scores(self, query, key, visible, decay=None):
-        near = visible._replace(sliding_window=self.sliding_window)
-        return ops.exact_scores(query, key, near, decay=decay)
-
     def empty_state(self, batch_size):
         shape = self.sliding_window, self.num_key_value_heads
         sizes = self.key_dim, self.value_dim

@@ -96,11 +96,6 @@ class LinearAttention(ForgettingAttention):
         attended = tf.tile(query[..., :1], (1, 1, 1, self.value_dim))
         return attended, self.empty_state(size(query, 0)) if visible.causal else None
 
-    def scores(self, query, key, visible, decay=None):
-        given = query, key, self.feature_kernel(), visible
-        window = {"exact_window": self.exact_window, "log_gain": self.log_gain}
-        return ops.attention_scores(*given, **window, decay=decay)
-
     def absorb(self, x, mask, state, positions=None):
         """Adds keys and values of a piece of a sequence to a state's "attention".
 

@@ -14,7 +14,6 @@ from keras_performer.ops.local import DecayingRecent, Recent, local_attention
 from keras_performer.ops.merge import merge_states
 from keras_performer.ops.projections import gaussian_matrix, orthogonal_gaussian_matrix
 from keras_performer.ops.rotary import rotary_embedding
-from keras_performer.ops.scores import attention_scores
 from keras_performer.ops.segments import segment_starts
 from keras_performer.ops.state import State, absorb_keys, answer_queries, initial_state
 from keras_performer.ops.visibility import Visibility
@@ -42,7 +41,6 @@ __all__ = [
     "absorb_keys",
     "answer_queries",
     "attend_to_earlier",
-    "attention_scores",
     "bidirectional_attention",
     "causal_attention",
     "chunk_scan",

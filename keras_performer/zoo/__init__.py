@@ -15,7 +15,6 @@ from keras_performer.zoo.reformer import (
     ReformerAttention,
     lsh_attention,
     lsh_buckets,
-    lsh_scores,
 )
 from keras_performer.zoo.reversible import ReversibleBlock, reversible_chain
 from keras_performer.zoo.sinkhorn import SinkhornAttention
@@ -38,6 +37,5 @@ __all__ = [
     "global_token_attention",
     "lsh_attention",
     "lsh_buckets",
-    "lsh_scores",
     "reversible_chain",
 ]

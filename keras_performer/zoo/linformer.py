@@ -100,17 +100,6 @@ class LinformerAttention(AttentionLayer):
         drop = functools.partial(self._dropout_layer, training=training)
         return ops.exact_attention(query, key, value, dropout=drop), None
 
-    def scores(self, query, key, visible):
-        mixed = self._mixed(key, self.key_projection, visible.key_mask)
-        weights = ops.exact_scores(query, mixed)
-        parts = self._positions(self.value_projection, size(key, 1), weights.dtype)
-        parts = tf.repeat(parts, self.num_heads // parts.shape[0], axis=0)
-        scores = tf.einsum("bntr,nsr->bnts", weights, parts)
-        if visible.key_mask is None:
-            return scores
-        seen = visible.key_mask[:, tf.newaxis, tf.newaxis]
-        return tf.where(seen, scores, tf.zeros_like(scores))
-
     def _add_projection(self, name):
         heads = self.num_key_value_heads if self.sharing == "none" else 1
         shape = (heads, self.max_length, self.projection_dim)

@@ -181,23 +181,6 @@ def lsh_attention(
     return tf.cast(_from_rows(attended, value), query.dtype)
 
 
-def lsh_scores(
-    query: TensorLike,
-    buckets: TensorLike,
-    sliding_window: int,
-    key_mask: TensorLike | Visibility | None = None,
-    causal: bool = False,
-) -> tf.Tensor:
-    """The weights of `lsh_attention`, `(B, N, T, T)` in the dtype of `query`."""
-    query = tf.convert_to_tensor(query)
-    # a key's weight is what a query gets if this key alone has the value 1
-    length = size(query, 1)
-    shape = size(query, 0), length, query.shape[2], length
-    values = tf.broadcast_to(tf.eye(length, dtype=query.dtype)[:, tf.newaxis], shape)
-    seen = lsh_attention(query, values, buckets, sliding_window, key_mask, causal)
-    return tf.transpose(seen, (0, 2, 1, 3))
-
-
 def _rows(x):
     """Moves heads to the batch axis: `(B, T, N, dim)` to `(B N, T, 1, dim)`."""
     shape = num_rows(x, x.shape[2]), size(x, 1), 1, size(x, 3)
@@ -438,9 +421,6 @@ class ReformerAttention(AttentionLayer):
 
     def outline(self, query, key, value, visible, state=None, training=None):
         return value, None
-
-    def scores(self, query, key, visible):
-        return lsh_scores(query, self._buckets(query), self.sliding_window, visible)
 
     def _buckets(self, query):
         return lsh_buckets(query, tf.convert_to_tensor(self.rotations))

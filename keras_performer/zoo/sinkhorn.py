@@ -277,14 +277,6 @@ class SinkhornAttention(AttentionLayer):
     def attend(self, query, key, value, visible, state=None, training=None):
         return self._sorted(query, key, visible, training).of_values(value), None
 
-    def scores(self, query, key, visible):
-        # a key's weight is what a query gets if this key alone has the value 1
-        length = size(key, 1)
-        shape = size(key, 0), length, key.shape[2], length
-        values = tf.broadcast_to(tf.eye(length, dtype=key.dtype)[:, tf.newaxis], shape)
-        attended = self._sorted(query, key, visible).of_values(values)
-        return tf.transpose(attended, (0, 2, 1, 3))
-
     def _sorted(self, query, key, visible, training=False):
         num_iterations = self.num_iterations
         if num_iterations is None:

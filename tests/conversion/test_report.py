@@ -131,15 +131,12 @@ def test_errors_of_features_are_those_of_the_matrix_that_they_imply():
         layer.project(name, tf.constant(X)) for name in ("query", "key", "value")
     )
     exact = ops.exact_attention(q, k, v, causal=True)
-    v = tf.repeat(v, 2, axis=2)
-    options = {"features": {}, "both": dict(exact_window=WINDOW)}
-    options["both"]["log_gain"] = layer.log_gain
+    given, causal = (q, k, v, layer.feature_kernel()), ops.Visibility(causal=True)
+    features, _ = ops.causal_attention(*given)
+    both, _ = ops.windowed_attention(*given, WINDOW, layer.log_gain, causal)
     report = approximation_report(layer, X, num_rows=99)
-    for name, window in options.items():
-        scores = ops.attention_scores(
-            q, k, layer.feature_kernel(), None, True, **window
-        )
-        difference = tf.einsum("bnts,bsnv->btnv", scores, v) - exact
+    for name, attended in {"features": features, "both": both}.items():
+        difference = attended - exact
         squares = [tf.reduce_sum(z**2, (0, 1, 3)) for z in (difference, exact)]
         found = [getattr(head, name) for head in report.heads]
         np.testing.assert_allclose(found, tf.sqrt(squares[0] / squares[1]), rtol=1e-4)

@@ -142,14 +142,15 @@ def test_weights_are_products_of_powers(power):
     query, key = random.normal(size=(2, 1, 5, 1, 4)).astype("float32")
     features = PowerFeatures(power, trainable=power > 1)
     matrix = features.draw(6, 4, seed=(0, 1))
-    scores = ops.attention_scores(query, key, features.kernel(matrix))
+    one_hot = np.eye(5, dtype="float32")[np.newaxis, :, np.newaxis]
+    scores = ops.bidirectional_attention(query, key, one_hot, features.kernel(matrix))
     phi_q, phi_k = (
         np.maximum(x[0, :, 0] @ matrix.numpy().T / 4**0.25, 0) ** power + 1e-3
         for x in (query, key)
     )
     weights = phi_q @ phi_k.T
     expected = weights / weights.sum(1, keepdims=True)
-    np.testing.assert_allclose(scores[0, 0], expected, rtol=1e-5)
+    np.testing.assert_allclose(scores[0, :, 0], expected, rtol=1e-5)
     again = feature_maps.deserialize(feature_maps.serialize(features))
     assert again == features != PowerFeatures(power, trainable=power == 1)
 

@@ -224,32 +224,6 @@ def test_half_precision_keeps_a_float32_state(dtype, tolerance):
         assert part.dtype == "float32"
 
 
-@pytest.mark.parametrize("causal, masked", [(True, True), (False, True), (True, False)])
-def test_scores_are_the_matrix(causal, masked):
-    kernel, queries = KERNELS["log_weights"](), 13 if causal else 7
-    query, key, _ = qkv(3, queries, 13, heads=2, groups=3)
-    given = query, key, kernel, masks(13)["different"] if masked else None, causal
-    expected = reference.attention_matrix(*given)
-    np.testing.assert_allclose(
-        ops.attention_scores(*given), expected, rtol=1e-9, atol=1e-12
-    )
-
-
-def test_scores_of_an_unknown_length_have_the_dtype_and_gradients_of_known_ones():
-    kernel, inputs = KERNELS["softmax"](), qkv(1, 5, 5, heads=1, dtype="float32")[:2]
-
-    def scores(query, key):
-        return ops.attention_scores(query, key, kernel, causal=True)
-
-    shape = (None, None, *inputs[0].shape[2:])
-    graph = tf.function(scores, input_signature=[tf.TensorSpec(shape)] * 2)
-    unknown, known = (value_and_gradients(f, inputs) for f in (graph, scores))
-    assert unknown[0].dtype == known[0].dtype == "float32"
-    for one, other in zip(unknown, known):
-        assert np.abs(other).max() > 1e-4
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
-
-
 @pytest.mark.parametrize(
     "kernel",
     [

@@ -112,50 +112,6 @@ def _of_run(function, run):
     return result
 
 
-def name_of(run, fields):
-    """Returns a tuple of task name and fields that identifies a run."""
-    return (getattr(run["task"], "name", run["task"]), *(run[name] for name in fields))
-
-
-def planned(runs, fields):
-    """Returns runs without duplicates, in the order of seeds.
-
-    If the command is stopped early, its table then still has all tasks.
-    """
-    runs = {name_of(run, fields): run for run in runs}.values()
-    return sorted(runs, key=lambda run: run["seed"])
-
-
-def complete(function, wanted, path, fields, workers, all_there_are=False):
-    """Makes the runs that a file lacks, and adds a line of JSON for each.
-
-    If `workers` is `None`, makes no runs. Returns existing results of wanted runs in
-    their order, with `all_there_are` followed by all other results in the file.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = path.read_text().splitlines() if path.exists() else []
-    made = {name_of(run, fields): run for run in map(json.loads, lines)}
-    names = [name_of(run, fields) for run in wanted]
-    missing = [run for name, run in zip(names, wanted) if name not in made]
-    for result in results(function, [] if workers is None else missing, workers):
-        with path.open("a") as file:
-            file.write(json.dumps(result) + "\n")
-        name = name_of(result, fields)
-        made[name] = result
-        print(
-            f"{sum(name in made for name in names)}/{len(names)} "
-            f"{', '.join(map(str, name))}: "
-            f"{result['result']:.3f} in {result['seconds']:.0f} s",
-            flush=True,
-        )
-    shown = dict.fromkeys([*names, *(made if all_there_are else ())])
-    return [made[name] for name in shown if name in made]
-
-
-def is_asked(x, some):
-    return some is None or x in some
-
-
 def read(path):
     """Returns the JSON of a file; an empty dict if there is no file."""
     return json.loads(path.read_text()) if path.exists() else {}

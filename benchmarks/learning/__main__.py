@@ -13,8 +13,7 @@ writes it from the runs that exist.
 """
 
 from benchmarks import runner
-from benchmarks.learning import models, report, tasks, times, training
-from benchmarks.runner import is_asked
+from benchmarks.learning import models, report, study, tasks, training
 
 SEEDS = 0, 1, 2
 FOLDS = 0, 1, 2, 3, 4
@@ -43,10 +42,10 @@ ALL_ROWS = models.ROWS + models.FURTHER
 def main(argv=None):
     names = [task.name for task, _ in (*core(), *further())]
     choices = {"tasks": names, "rows": ALL_ROWS, "key_dims": KEY_DIMS}
-    more = {**times.OPTIONS, "key_dims": [int], "output": runner.RUNS / "learning"}
-    options = runner.options(__doc__, argv, choices, **more)
-    study = training.train, times.timed, plan(options), training.FIELDS
-    times.study(options, *study, report.write)
+    more = dict(times=False, key_dims=[int], output=runner.RUNS / "learning")
+    options = runner.options(__doc__, argv, choices, **study.OPTIONS, **more)
+    of = training.train, models.make_model, plan(options), report.write
+    study.run(options, *of)
 
 
 def core():
@@ -138,17 +137,12 @@ def plan(options):
     runs = [
         run_of(task, row, key_dim, seed, factor * task.learning_rate, options.quick)
         for task, seeds, rows, key_dims, factors in parts(options)
-        if is_asked(task.name, options.tasks)
         for seed in seeds
-        if is_asked(seed, options.seeds)
         for key_dim in key_dims
-        if is_asked(key_dim, options.key_dims)
         for row in rows
-        if is_asked(row, options.rows)
         for factor in factors
     ]
-    runs = runner.planned(runs, training.FIELDS)
-    return sorted(runs, key=lambda run: run["key_dim"])
+    return sorted(study.planned(runs, options), key=lambda run: run["key_dim"])
 
 
 def run_of(task, row, key_dim, seed, learning_rate, quick, steps=None):

@@ -11,6 +11,7 @@ from benchmarks.learning import models, times, training
 from benchmarks.tables import NOTHING, by, table
 
 LEARNED = 0.9
+LEARNED_AFTER = f"{LEARNED:.0%} after"
 SWAP = """\
 ## Exact attention exchanged
 
@@ -25,7 +26,9 @@ def write(runs, folder):
     for (name, key_dim), same in by(runs, "task", "key_dim"):
         window, steps = same[0]["window"], same[0]["steps"]
         about = f"key_dim {key_dim}, window {window}, {steps:,} steps."
-        parts += [f"## {name}\n\n{about}", task_table(same)]
+        left_out = () if same[0]["measure"] == "accuracy" else (LEARNED_AFTER,)
+        of_task = task_table(same, [equal_time(same)], left_out)
+        parts += [f"## {name}\n\n{about}", of_task]
     swapped = swap_table(runs)
     return runner.write_page(folder, [*parts, *([SWAP, swapped] if swapped else [])])
 
@@ -72,6 +75,15 @@ def made_by(runs):
     return machines, versions, sum(run["seconds_in_all"] for run in runs) / 3600
 
 
+def origin(runs):
+    """Returns a sentence about seeds, machines and hours of runs."""
+    machines, versions, hours = made_by(runs)
+    seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
+    return f"""\
+{len(runs)} runs, seeds {seeds}, on {machines}, with TensorFlow {versions}; {hours:.1f}
+hours, summed over runs; written {datetime.date.today()}."""
+
+
 def summary(runs):
     """Returns tables of the result and the time of each attention in each task."""
     key_dim = min(run["key_dim"] for run in runs)
@@ -96,36 +108,66 @@ def of_row(runs, row):
     return [run for run in runs if run["row"] == row]
 
 
-def task_table(runs):
-    """Returns a table of results and costs, for one task and `key_dim`."""
-    is_accuracy = runs[0]["measure"] == "accuracy"
-    seconds = equal_time(runs)
+def task_table(runs, seconds, left_out=()):
+    """Returns a table of results and costs in one task, by attention and learning rate.
+
+    Args:
+        runs: list of dicts, with the `"curve"` empty if no network was trained.
+        seconds: list of times at which to compare, as `equal_time` returns them.
+        left_out: names of columns that the table does not have.
+    """
     exact = best(of_row(runs, models.EXACT))
-    lines = []
-    for (row, rate), same in by(runs, "row", "learning_rate"):
-        results = [run["result"] for run in sorted(same, key=lambda run: run["seed"])]
-        spread = statistics.stdev(results) if len(results) > 1 else 0.0
-        state = same[0]["state"]
-        line = [
-            row,
-            f"{rate:.2g}",
-            f"{mean_result(same):.3f}",
-            f"{spread:.3f}",
-            " / ".join(f"{result:.3f}" for result in results),
-            minus(same, exact),
-            at_equal_time(same, seconds),
-            milliseconds(same),
-            NOTHING if state is None else f"{state:,}",
-            f"{same[0]['parameters']:,}",
-        ]
-        if is_accuracy:
-            needed = statistics.median(steps_to_reach(run, LEARNED) for run in same)
-            line.append("never" if math.isinf(needed) else f"{needed:,.0f} steps")
-        lines.append(line)
-    header = ["attention", "rate", f"{runs[0]['measure']}, mean", "std", "seeds"]
-    after = "at equal time" if seconds is None else f"after {seconds:.0f} s"
-    header += ["minus exact", after, "ms a step", "state of a layer", "parameters"]
-    return table(header + [f"{LEARNED:.0%} after"] * is_accuracy, lines)
+
+    def after(some):
+        name = NOTHING if some is None else f"after {some:.0f} s"
+        return name, lambda same: at_equal_time(same, some)
+
+    columns = [
+        ("attention", lambda same: same[0]["row"]),
+        ("rate", lambda same: short(same[0]["learning_rate"])),
+        (f"{runs[0]['measure']}, mean", lambda same: f"{mean_result(same):.3f}"),
+        ("std", lambda same: f"{deviation(same):.3f}"),
+        ("seeds", each_result),
+        ("minus exact", lambda same: minus(same, exact)),
+        *map(after, seconds),
+        ("ms a step", milliseconds),
+        ("state of a layer", lambda same: count(same[0]["state"])),
+        ("parameters", lambda same: count(same[0]["parameters"])),
+        (LEARNED_AFTER, steps_to_learn),
+    ]
+    columns = [(name, cell) for name, cell in columns if name not in left_out]
+    lines = [
+        [cell(same) for _, cell in columns]
+        for _, same in by(runs, "row", "learning_rate")
+    ]
+    return table([name for name, _ in columns], lines)
+
+
+def short(rate):
+    return NOTHING if rate is None else f"{rate:.2g}"
+
+
+def count(x):
+    return NOTHING if x is None else f"{x:,}"
+
+
+def each_result(runs):
+    results = (run["result"] for run in sorted(runs, key=lambda run: run["seed"]))
+    return " / ".join(f"{result:.3f}" for result in results)
+
+
+def deviation(runs):
+    results = [run["result"] for run in runs]
+    return statistics.stdev(results) if len(results) > 1 else 0.0
+
+
+def steps_to_learn(runs):
+    """Formats the median steps until `LEARNED` was measured."""
+    needed = statistics.median(
+        next((point[0] for point in run["curve"] if point[3] >= LEARNED), math.inf)
+        for run in runs
+    )
+    return "never" if math.isinf(needed) else f"{needed:,.0f} steps"
 
 
 def swap_table(runs):
@@ -186,9 +228,9 @@ def at_equal_time(runs, seconds, part=0):
 
     A run that has ended keeps its last value; before its first there is no result.
     """
-    curves = [np.array(run["curve"]) for run in runs]
-    if seconds is None or any(np.isnan(c[:, 1]).any() for c in curves):
+    if seconds is None or any(math.isnan(seconds_of_step(run)) for run in runs):
         return NOTHING
+    curves = [np.array(run["curve"]) for run in runs]
     values = [
         np.interp(seconds, c[:, 1], c[:, 3 + part], left=math.nan) for c in curves
     ]
@@ -210,13 +252,9 @@ def equal_time(runs):
     return min((x for x in seconds if not math.isnan(x)), default=None)
 
 
-def steps_to_reach(run, value):
-    """Returns the steps until a value was measured; infinity if it never was."""
-    return next((point[0] for point in run["curve"] if point[3] >= value), math.inf)
-
-
 def seconds_of_step(run):
-    steps, seconds, *_ = run["curve"][-1]
+    """Returns the mean seconds of a step; nan without a network, or without times."""
+    steps, seconds, *_ = run["curve"][-1] if run["curve"] else (1, math.nan)
     return seconds / steps
 
 

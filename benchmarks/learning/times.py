@@ -1,8 +1,9 @@
-"""Runs a study, and times training steps of all rows on one machine.
+"""Times training steps of all rows of a study on one machine.
 
 Seconds of runs cannot be compared, as runs are from several machines.
 """
 
+import functools
 import itertools
 import math
 import statistics
@@ -12,11 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import runner
-from benchmarks.learning import models
 from benchmarks.learning.training import step_of
 
-OPTIONS = dict(quick=False, full=False, workers=2, times=False, report_only=False)
-OPTIONS |= dict(tasks=[str], rows=[str], seeds=[int])
 # Steps that trace and compile, and steps that are timed.
 FIRST_STEPS, STEPS = 3, 15
 FILE = "times.json"
@@ -26,33 +24,13 @@ nothing: medians of {STEPS} steps, on one thread of {{machine}}, with TensorFlow
 {{tensorflow}}. Rows of one task may be from two days, which differ by up to 13 %."""
 
 
-def study(options, train, timed, wanted, fields, write):
-    """Trains missing runs, or times their steps, and writes the page.
-
-    Args:
-        options: has `OPTIONS` and `output`.
-        train: function of the arguments of a run.
-        timed: function of some of these arguments, as in `complete`.
-        wanted: list of the arguments of runs.
-        fields: names of arguments that, with the task, identify a run.
-        write: function of runs and a folder that writes the page.
-    """
-    if options.times:
-        complete(timed, wanted, options.output)
-    idle = options.times or options.report_only
-    path, workers = options.output / "runs.jsonl", None if idle else options.workers
-    runs = runner.complete(train, wanted, path, fields, workers, options.full)
-    print(write(runs, options.output))
-
-
-def complete(timed, runs, folder):
+def complete(make_model, runs, folder):
     """Times a step of each task, row and head size; writes the file after each.
 
     Uses the same processes as training: processes that give memory back are slower.
 
     Args:
-        timed: function of task, row and, if runs have it, key_dim. Returns the names of
-            task and row, and seconds.
+        make_model: function of task, row, seed and, if runs have it, key_dim.
         runs: list of dicts; runs that have times are timed again.
         folder: path.
 
@@ -69,16 +47,18 @@ def complete(timed, runs, folder):
     names = ("task", "row", "key_dim") if "key_dim" in runs[0] else ("task", "row")
     cases = {(run["task"].name, row_of(run)): run for run in runs}.values()
     cases = [{name: run[name] for name in names} for run in cases]
-    for name, row, seconds in runner.results(timed, cases, workers=1):
+    timed_here = functools.partial(timed, make_model)
+    for name, row, seconds in runner.results(timed_here, cases, workers=1):
         times.setdefault(name, {})[row] = seconds
         times["machine"], times["tensorflow"] = here, tf.__version__
         runner.save(path, times)
         print(name, row, f"{1e3 * seconds:.0f} ms", flush=True)
 
 
-def timed(task, row, key_dim):
-    model = models.make_model(task, row, key_dim, seed=0)
-    return task.name, row_of({"row": row, "key_dim": key_dim}), of_step(model, task)
+def timed(make_model, **case):
+    """Returns the names of a case's task and row, and the seconds of a step."""
+    seconds = of_step(make_model(**case, seed=0), case["task"])
+    return case["task"].name, row_of(case), seconds
 
 
 def of_step(model, task, steps=STEPS):

@@ -15,8 +15,6 @@ from keras_performer import calibrate
 WARMUP_STEPS = 50
 # Runs with at least this many steps use XLA, as `fit` does: compiling takes 50 steps.
 COMPILED_FROM = 200
-# Entries that, with the task, identify a run.
-FIELDS = "row", "key_dim", "seed", "learning_rate", "steps"
 # Rows that replace the exact attention of trained models.
 SWAPPED = (
     *(models.WINDOW, "softmax", "taylor", "window + softmax", "window + taylor"),

@@ -1,14 +1,12 @@
 """The command and the page of every script here: trains what is missing, reports."""
 
-import datetime
 import functools
 import statistics
 
 from benchmarks import runner
-from benchmarks.learning import models, training
+from benchmarks.learning import models, study, training
 from benchmarks.learning.__main__ import KEY_DIM, SEEDS, run_of
-from benchmarks.learning.report import at_equal_time, made_by, minus, of_row
-from benchmarks.runner import is_asked
+from benchmarks.learning.report import at_equal_time, minus, of_row, origin
 from benchmarks.tables import NOTHING, by, table
 
 # Local attention may take as much time as features do.
@@ -24,8 +22,6 @@ ROWS = (
 )
 # Two cores have no time for exact attention to more tokens.
 EXACT_UP_TO = 4096
-OPTIONS = dict(quick=False, full=False, workers=2, report_only=False)
-OPTIONS |= dict(tasks=[str], rows=[str], seeds=[int], lengths=[int], steps=int)
 # Training begins with short sequences: so much of the steps.
 SHORTEST = 3 / 5
 
@@ -43,25 +39,12 @@ def main(
         key_dim: int, size of a head.
         **more: options, as in `runner.options`.
     """
-    more |= dict(output=runner.RUNS / "long_data" / name)
-    options = runner.options(about, argv, {"rows": ROWS}, **OPTIONS, **more)
+    more |= dict(lengths=[int], steps=int, output=runner.RUNS / "long_data" / name)
+    options = runner.options(about, argv, {"rows": ROWS}, **study.OPTIONS, **more)
     lengths = options.lengths or (full_lengths if options.full else lengths)
-    tasks = [
-        task
-        for length in lengths
-        for task in make_tasks(length, options)
-        if is_asked(task.name, options.tasks)
-    ]
-    path = options.output / "runs.jsonl"
-    workers = None if options.report_only else options.workers
-    arguments = (
-        plan(tasks, options, key_dim),
-        path,
-        training.FIELDS,
-        workers,
-        options.full,
-    )
-    print(write(runner.complete(training.train, *arguments), options.output))
+    tasks = [task for length in lengths for task in make_tasks(length, options)]
+    wanted = plan(tasks, options, key_dim)
+    study.run(options, training.train, models.make_model, wanted, write)
 
 
 def shorter(draw, length, shortest, tokens):
@@ -97,12 +80,11 @@ def plan(tasks, options, key_dim):
         for seed in options.seeds or (SEEDS if options.full else SEEDS[:1])
         for task in tasks
         for row in ROWS
-        if is_asked(row, options.rows)
-        and (models.EXACT not in row or task.length <= EXACT_UP_TO)
+        if models.EXACT not in row or task.length <= EXACT_UP_TO
     ]
     for run in runs:
         run["steps"] *= MORE_STEPS if LONGER in run["row"] else 1
-    return runs
+    return study.planned(runs, options)
 
 
 def write(runs, folder):
@@ -117,8 +99,6 @@ def write(runs, folder):
 
 
 def explanation(runs):
-    machines, versions, hours = made_by(runs)
-    seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
     return f"""\
 Means over seeds, of held-out data. All rows of a task have the same steps (but
 "{LONGER}"), batches, learning rate and, to 1 %, parameters. They begin with short
@@ -129,8 +109,7 @@ measurements are interpolated, and a row that has ended keeps its last value. "M
 first column, ± its standard error. "{models.WINDOW}" is local attention; what it has
 beside it are features. With "{models.EXACT_LAST}" the second of two blocks is exact.
 
-{len(runs)} runs, seeds {seeds}, on {machines}, with TensorFlow {versions}; {hours:.1f}
-hours, summed over runs; written {datetime.date.today()}."""
+{origin(runs)}"""
 
 
 def task_table(runs):

@@ -13,10 +13,12 @@ select runs. Then writes `tables.md` of these runs, or with `--full` of all runs
 file. `--report-only` writes it from the runs that exist.
 """
 
+import dataclasses
+
 from benchmarks import runner
-from benchmarks.learning import times
+from benchmarks.learning import study
+from benchmarks.learning import tasks as short
 from benchmarks.long_range import costs, models, report, tasks, training
-from benchmarks.runner import is_asked
 
 SEEDS = 0, 1, 2
 EVALUATIONS = 6
@@ -43,35 +45,36 @@ QUICK_ROWS = *models.NO_MODELS, *CONTROLS
 def main(argv=None):
     names = [task.name for task in (*core(), *further())]
     choices = {"tasks": names, "rows": models.ROWS, "warm_up": WARM_UPS}
-    more = dict(costs=False, warm_up=[str], output=runner.RUNS / "long_range")
-    options = runner.options(__doc__, argv, choices, **times.OPTIONS, **more)
+    more = dict(times=False, costs=False, warm_up=[str])
+    more |= dict(output=runner.RUNS / "long_range")
+    options = runner.options(__doc__, argv, choices, **study.OPTIONS, **more)
     if options.costs:
         costs.complete(options.rows or models.MODELS, options.output / "costs.json")
         options.report_only = True
     wanted = plan(options)
     if options.times:
         wanted = [run for run in wanted if run["row"] not in models.NO_MODELS]
-    study = training.train, training.timed, wanted, training.FIELDS
-    times.study(options, *study, report.write)
+    study.run(options, training.train, models.make_model, wanted, report.write)
 
 
 def core():
     """Returns three tasks that two cores train within two hours."""
-    usual = dict(steps=900, batch_size=8, learning_rate=3e-3)
-    images = dict(warm_up_steps=150, batch_size=32, hidden_dim=64, learning_rate=4e-3)
+    usual = dict(window=32, batch_size=8)
+    images = dict(steps=900, warm_up_steps=150, batch_size=32, learning_rate=4e-3)
+    of_bytes = dict(steps=600, learning_rate=6e-3, position_embedding="rotary")
     return [
-        tasks.questions(512, 32, **usual),
-        tasks.digits(12, 1, **{**usual, **images}),
-        tasks.sources(512, **{**usual, "steps": 600, "learning_rate": 6e-3}),
+        short.recall(512, 32, steps=900, learning_rate=3e-3, **usual),
+        tasks.digits(12, **images),
+        dataclasses.replace(short.sources(512, **of_bytes, **usual), hidden_dim=64),
     ]
 
 
 def further():
     """Returns tasks outside the core, where two cores learn little from far tokens."""
-    warmed = dict(warm_up_steps=150, hidden_dim=64, learning_rate=2e-3)
+    warmed = dict(warm_up_steps=150, learning_rate=2e-3)
     return [
         tasks.list_operations(512, steps=300, batch_size=16, **warmed),
-        tasks.digits(16, 1, steps=1000, batch_size=32, **warmed),
+        tasks.digits(16, steps=1000, batch_size=32, **warmed),
     ]
 
 
@@ -108,16 +111,14 @@ def plan(options):
         arguments(task, row, seed, warm_up, factor, options.quick)
         for of, rows, seeds, warm_ups, factors in parts(options)
         for seed in seeds
-        if is_asked(seed, options.seeds)
         for warm_up in warm_ups
-        if is_asked(warm_up, options.warm_up)
+        if warm_up in (options.warm_up or WARM_UPS)
         for task in of
-        if is_asked(task.name, options.tasks)
         for row in rows
-        if is_asked(row, options.rows) and is_run(task, row, warm_up)
+        if is_run(task, row, warm_up)
         for factor in factors
     ]
-    return runner.planned(runs, training.FIELDS)
+    return study.planned(runs, options)
 
 
 def is_run(task, row, warm_up):

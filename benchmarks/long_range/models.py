@@ -4,10 +4,16 @@ import keras
 import tensorflow as tf
 
 import keras_performer
-from benchmarks.learning.models import PairsOfTokens, count_parameters
+from benchmarks.learning.models import (
+    EXACT,
+    NUM_LAYERS,
+    WINDOW,
+    WITHOUT,
+    PairsOfTokens,
+    count_parameters,
+)
 from keras_performer import layers, zoo
 
-WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
 PERFORMER = "Performer, window"
 # With initial log-gains that alternate between heads, for near keys and for far keys.
 GAINS, FIRST_GAINS = "Performer, window, gains", (-4.0, 2.0)
@@ -36,8 +42,8 @@ MODELS = tuple(row for row in ROWS if row not in NO_MODELS)
 QUADRATIC = EXACT, "Sinkhorn", "Synthesizer", "gMLP"
 # Rows that cannot hide later tokens, or only predict classes.
 NOT_CAUSAL = FIRST, "Linformer", "FNet", "MLP-Mixer"
-# Random features for each element of a head: 64 at head size 16.
-FEATURES_OF_NUMBER = 4
+# Random features for each element of a head.
+KEY_DIM, FEATURES_OF_NUMBER = 16, 4
 # Buckets of Reformer.
 NUM_BUCKETS = 16
 PADDING = 0
@@ -47,58 +53,53 @@ WIDTHS = 4
 NARROWEST = 8
 
 
-def attention_of(row, length, window, num_heads, key_dim, causal=False, rotates=False):
+def attention_of(row, task):
     """Returns the argument `attention` of `PerformerLM` for a row of `ROWS`.
 
-    Tokens see `window - 1` tokens on each side. The window also sets sizes of blocks,
-    Linformer's projections and units of MLP-Mixer. `rotates` rotates queries and keys
-    if the row has any.
+    The window sets its own size on each side, sizes of blocks, Linformer's projections
+    and units of MLP-Mixer.
     """
     if row == WITHOUT:
         return "none"
-    sides = {"causal": causal}
-    features = {"num_random_features": FEATURES_OF_NUMBER * key_dim}
-    near = {"sliding_window": window}
-    near_and_far = {**features, "exact_window": window}
-    of_places = {"max_length": length}
+    length, window, sides = task.length, task.window, {"causal": not task.num_classes}
+    mixers = {
+        "FNet": lambda: zoo.FourierMixing("ortho", **sides),
+        "gMLP": lambda: zoo.SpatialGatingUnit(length, task.hidden_dim, **sides),
+        "MLP-Mixer": lambda: zoo.TokenMixing(length, window, **sides),
+    }
+    if row in mixers:
+        return mixers[row]()
+    num_heads = task.hidden_dim // KEY_DIM
     # alternates from head to head
     gains = [FIRST_GAINS[head % 2] for head in range(num_heads)]
-    performers = {
-        PERFORMER: near_and_far,
-        GAINS: {**near_and_far, "initial_log_gain": gains},
-        HIGH_GAIN: {**near_and_far, "initial_log_gain": FIRST_GAIN},
-        TAYLOR: {"exact_window": window, "feature_map": "taylor"},
-        "Performer": features,
-        "Performer, relu": {**features, "feature_map": "relu"},
-        TWO_FEATURES: {"num_random_features": 2},
-    }
-    random = {"kind": "factorized_random", "rank": 8}
-    hashes = {"num_hashes": 4, "num_buckets": NUM_BUCKETS}
-    kinds = {
-        **{
-            name: (keras_performer.PerformerAttention, of)
-            for name, of in performers.items()
-        },
+    features = {"num_random_features": FEATURES_OF_NUMBER * KEY_DIM}
+    near, far = {"sliding_window": window}, {**features, "exact_window": window}
+    taylor = {"exact_window": window, "feature_map": "taylor"}
+    of_places = {"max_length": length}
+    random = {**of_places, "kind": "factorized_random", "rank": 8}
+    hashes = {**near, "num_hashes": 4, "num_buckets": NUM_BUCKETS}
+    performer = keras_performer.PerformerAttention
+    kind, options = {
+        PERFORMER: (performer, far),
+        GAINS: (performer, {**far, "initial_log_gain": gains}),
+        HIGH_GAIN: (performer, {**far, "initial_log_gain": FIRST_GAIN}),
+        TAYLOR: (performer, taylor),
+        "Performer": (performer, features),
+        "Performer, relu": (performer, {**features, "feature_map": "relu"}),
+        TWO_FEATURES: (performer, {"num_random_features": 2}),
         EXACT: (layers.ExactAttention, {}),
         WINDOW: (layers.LocalAttention, near),
         "Linear Transformer": (layers.LinearTransformerAttention, {}),
         "Longformer": (zoo.LongformerAttention, {**near, "num_global_tokens": 1}),
         "Big Bird": (zoo.BigBirdAttention, {"block_size": window // 2}),
         "Linformer": (zoo.LinformerAttention, {**of_places, "projection_dim": window}),
-        "Reformer": (zoo.ReformerAttention, {**near, **hashes}),
+        "Reformer": (zoo.ReformerAttention, hashes),
         "Sinkhorn": (zoo.SinkhornAttention, {**of_places, "block_size": window}),
-        "Synthesizer": (zoo.SynthesizerAttention, {**of_places, **random}),
-    }
-    mixers = {
-        "FNet": lambda: zoo.FourierMixing("ortho", **sides),
-        "gMLP": lambda: zoo.SpatialGatingUnit(length, num_heads * key_dim, **sides),
-        "MLP-Mixer": lambda: zoo.TokenMixing(length, window, **sides),
-    }
-    if row in mixers:
-        return mixers[row]()
-    kind, options = kinds[row]
-    rotary = {"rotary": True} if rotates and row != "Synthesizer" else {}
-    return kind(num_heads, key_dim, **options, **sides, **rotary)
+        "Synthesizer": (zoo.SynthesizerAttention, random),
+    }[row]
+    rotates = task.position_embedding == "rotary" and row != "Synthesizer"
+    rotary = {"rotary": True} if rotates else {}
+    return kind(num_heads, KEY_DIM, **options, **sides, **rotary)
 
 
 class Reader(keras.Model):
@@ -134,6 +135,11 @@ class Reader(keras.Model):
         return self.logits(self.norm(x, training=training))[:, tf.newaxis]
 
 
+def make_model(task, row, seed):
+    """Makes an encoder with the attention of a row, and the layer for answers."""
+    return Reader(make_encoder(task, row, seed), task, task.num_classes)
+
+
 def make_encoder(task, row, seed):
     """Makes an encoder with the attention of a row.
 
@@ -143,7 +149,7 @@ def make_encoder(task, row, seed):
     wanted = parameters_with(task, EXACT, WIDTHS * task.hidden_dim)
     narrow = parameters_with(task, row, NARROWEST)
     # a unit has a weight from and to each channel of its block, and a bias
-    of_unit = task.num_layers * (2 * task.hidden_dim + 1)
+    of_unit = NUM_LAYERS * (2 * task.hidden_dim + 1)
     width = NARROWEST + round((wanted - narrow) / of_unit)
     return encoder_of_width(task, row, max(width, NARROWEST), seed)
 
@@ -155,27 +161,24 @@ def parameters_with(task, row, width):
 def encoder_of_width(task, row, width, seed):
     """Makes an encoder whose feed-forward networks have `width` units."""
     keras.utils.set_random_seed(seed)
-    num_heads = task.hidden_dim // task.key_dim
-    causal = not task.num_classes
-    rotates = task.position_embedding == "rotary"
-    attention = attention_of(
-        row, task.length, task.window, num_heads, task.key_dim, causal, rotates
-    )
+    attention = attention_of(row, task)
     ids = task.vocabulary_size + 1  # the last one stands for a hidden token
-    embedding = PairsOfTokens(ids, task.hidden_dim) if task.joins_tokens else None
+    embedding = None
+    if not task.num_classes:
+        embedding = PairsOfTokens(ids, task.hidden_dim)
     return keras_performer.PerformerLM(
         ids,
         max_length=task.length,
-        num_layers=task.num_layers,
-        num_heads=num_heads,
+        num_layers=NUM_LAYERS,
+        num_heads=task.hidden_dim // KEY_DIM,
         hidden_dim=task.hidden_dim,
         intermediate_dim=width,
-        causal=causal,
+        causal=not task.num_classes,
         attention=attention,
         embedding=embedding,
         head=keras.layers.Identity(),
         position_shape=task.grid,
         # rows without queries and keys to rotate have weights for positions
-        position_embedding=None if rotates else "learned",
+        position_embedding=None if task.position_embedding == "rotary" else "learned",
         seed=seed,
     )

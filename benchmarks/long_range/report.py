@@ -1,20 +1,17 @@
 """Writes a page of tables."""
 
-import datetime
-import statistics
-
 from benchmarks import runner
 from benchmarks.learning import times
 from benchmarks.learning.report import (
-    at_equal_time,
+    LEARNED_AFTER,
     best,
+    deviation,
     equal_time,
-    made_by,
     mean_result,
-    milliseconds,
-    minus,
     of_row,
     opening,
+    origin,
+    task_table,
     with_count,
 )
 from benchmarks.learning.tasks import ENOUGH
@@ -23,6 +20,7 @@ from benchmarks.tables import NOTHING, by, table
 
 # Training without pretraining, and after pretraining on the task's inputs.
 WARM_UPS = {False: "alone", True: "after a warm-up"}
+LEFT_OUT = "std", "state of a layer", LEARNED_AFTER
 
 COSTS = f"""\
 A training step of the model of two blocks of 64 units in heads of 16, one sequence,
@@ -34,13 +32,14 @@ left. Where there is "{NOTHING}" more than 8 GB would be needed: not run."""
 
 def write(runs, folder):
     """Writes `tables.md` from runs and the folder's costs; returns the text."""
-    runs, title = (
-        times.retold(runs, folder),
-        "# Which attention? Tasks of long sequences",
-    )
+    runs = times.retold(runs, folder)
+    title = "# Which attention? Tasks of long sequences"
     parts = opening(title, runs, folder, summary, explanation)
     for (task, warmed), same in of_tasks(runs):
-        parts += [f"## {task}, {WARM_UPS[warmed]}", how(same), task_table(same)]
+        parts += [f"## {task}, {WARM_UPS[warmed]}", how(same)]
+        same = sorted(same, key=lambda run: models.ROWS.index(run["row"]))
+        seconds = equal_time(same), equal_time(of_row(same, models.EXACT))
+        parts.append(task_table(same, seconds, LEFT_OUT))
     costs = runner.read(folder / "costs.json")
     if costs:
         parts += ["## Tokens a second, and memory", COSTS, costs_table(costs)]
@@ -60,8 +59,6 @@ def how(runs):
 
 def explanation(runs):
     """Returns text about the origin of the figures."""
-    machines, versions, hours = made_by(runs)
-    seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
     return f"""\
 "window" is `LocalAttention`; "Performer" is `PerformerAttention`, "Performer, window"
 the same with an exact window.
@@ -86,8 +83,7 @@ rows are read in the middle of their training.
 Where a network does no better than "{models.COUNTS}" and "{models.FIRST}", it has been
 trained too little to say which attention is better.
 
-{len(runs)} runs, seeds {seeds}, on {machines}, with TensorFlow {versions}; {hours:.1f}
-hours, summed over runs; written {datetime.date.today()}."""
+{origin(runs)}"""
 
 
 def summary(runs):
@@ -124,48 +120,10 @@ def ordered(runs):
 
 def with_spread(runs, num_seeds):
     """Formats mean, standard deviation, and number of seeds if some are missing."""
-    results = [run["result"] for run in runs]
-    text = f"{statistics.mean(results):.3f}"
-    if len(results) > 1:
-        text += f" ± {statistics.stdev(results):.3f}"
+    text = f"{mean_result(runs):.3f}"
+    if len(runs) > 1:
+        text += f" ± {deviation(runs):.3f}"
     return with_count(text, runs, num_seeds)
-
-
-def task_table(runs):
-    """Returns a table of results and costs of each attention in one task."""
-    trained = [run for run in runs if run["curve"]]
-    of_exact = of_row(trained, models.EXACT)
-    seconds, exact = (equal_time(trained), equal_time(of_exact)), best(of_exact)
-    lines = []
-    for row in ordered(runs):
-        for rate, same in by(of_row(runs, row), "learning_rate"):
-            results = sorted((run["seed"], run["result"]) for run in same)
-            lines.append(
-                [
-                    row,
-                    NOTHING if rate is None else f"{rate:.2g}",
-                    f"{mean_result(same):.3f}",
-                    " / ".join(f"{result:.3f}" for _, result in results),
-                    minus(same, exact),
-                    *of_training(same, seconds),
-                ]
-            )
-    header = [
-        "attention",
-        "rate",
-        f"{runs[0]['measure']}, mean",
-        "seeds",
-        "minus exact",
-    ]
-    header += [NOTHING if s is None else f"after {s:.0f} s" for s in seconds]
-    return table([*header, "ms a step", "parameters"], lines)
-
-
-def of_training(runs, seconds):
-    if not runs[0]["curve"]:  # a baseline without a network
-        return 4 * [NOTHING]
-    values = (at_equal_time(runs, some) for some in seconds)
-    return *values, milliseconds(runs), f"{runs[0]['parameters']:,}"
 
 
 def costs_table(costs):

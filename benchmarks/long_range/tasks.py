@@ -1,12 +1,10 @@
 """Tasks for the models, as published or smaller, for two cores."""
 
-import dataclasses
 import functools
 
 import numpy as np
 
 from benchmarks.learning import tasks as short
-from benchmarks.learning.tasks import Task
 from benchmarks.long_range import listops
 
 # Tokens of a held-out batch, a size that exact attention can take.
@@ -16,39 +14,21 @@ HELD_OUT = 1024
 DIGIT = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class LongTask(Task):
-    """A task that asks for the class of a long sequence, or for a token per position.
+def classes(name, training, held_out, length, vocabulary_size, **options):
+    """Makes a task that asks for one of ten classes of a sequence.
 
-    `warm_up_steps` are steps of pretraining on the task's inputs. If `padded`, token 0
-    is padding. `joins_tokens` embeds a token with its predecessor, so that attention
-    need not find it.
+    `training` and `held_out` are functions of a random generator and a batch size.
     """
-
-    key_dim: int = 16
-    num_layers: int = 2
-    warm_up_steps: int = 0
-    padded: bool = False
-    joins_tokens: bool = False
-
-
-def task(name, draws, length, vocabulary_size, num_classes, **more):
-    """Makes a task; its window covers at most an eighth of the length.
-
-    `draws` are two functions of a random generator and a batch size: for training data
-    and for held-out data.
-    """
-    training, held_out = draws
-    return LongTask(
+    return short.Task(
         name=name,
         draw=training,
         held_out=functools.partial(fixed, held_out, length),
         length=length,
-        window=length // 16,
         vocabulary_size=vocabulary_size,
-        num_classes=num_classes,
-        measure="accuracy" if num_classes else "bits",
-        **more,
+        num_classes=10,
+        hidden_dim=64,
+        measure="accuracy",
+        **{"window": length // 16, **options},
     )
 
 
@@ -59,54 +39,33 @@ def fixed(draw, length):
 
 def list_operations(length, **options):
     """Prediction of the value of nested operations on digits."""
-    draws = [functools.partial(listops.draw, length // 4, length)] * 2
-    sizes = length, listops.VOCABULARY_SIZE, 10
-    return task(f"ListOps {length:,}", draws, *sizes, padded=True, **options)
+    draw = functools.partial(listops.draw, length // 4, length)
+    sizes = length, listops.VOCABULARY_SIZE
+    return classes(f"ListOps {length:,}", draw, draw, *sizes, padded=True, **options)
 
 
-def digits(size, scale, **options):
+def digits(size, **options):
     """Classification of a digit at a random position in an image, from pixels."""
     parts = "training", "held out"
-    draws = [functools.partial(draw_digits, part, size, scale) for part in parts]
-    sizes = size**2, 17, 10
-    return task(f"digits {size**2:,}", draws, *sizes, grid=(size, size), **options)
+    draws = (functools.partial(draw_digits, part, size) for part in parts)
+    grid = {"grid": (size, size)}
+    return classes(f"digits {size**2:,}", *draws, size**2, 17, **grid, **options)
 
 
-def questions(length, num_pairs, **options):
-    """Associative recall of `benchmarks.learning`: the value that followed a key."""
-    window = length // 16
-    return of_learning(short.recall(length, num_pairs, window=window, **options))
-
-
-def sources(length, **options):
-    """Prediction of the next byte of Python sources, as in `benchmarks.learning`."""
-    # the default of models
-    options["position_embedding"] = "rotary"
-    task = short.sources(length, window=length // 16, **options)
-    return dataclasses.replace(of_learning(task), hidden_dim=64)
-
-
-def of_learning(task):
-    """Returns a `LongTask` with questions at each position: needs no pretraining."""
-    return LongTask(**vars(task), joins_tokens=True)
-
-
-def draw_digits(part, size, scale, random, batch_size):
+def draw_digits(part, size, random, batch_size):
     """Samples pixels `(B, size * size)`, line by line, and digits `(B, 1)`.
 
     All positions where the digit fits into the image are equally likely; other pixels
-    are 0. A pixel of the digit takes `scale` rows and columns. Every fifth image of
-    scikit-learn is held out.
+    are 0. Every fifth image of scikit-learn is held out.
     """
-    room = size - DIGIT * scale
+    room = size - DIGIT
     training, held_out = short.split_digits(fold=0, num_folds=5)
     indices = training if part == "training" else held_out
     chosen = random.choice(indices, batch_size)
-    digits = np.kron(short.read_digits().images[chosen], np.ones((1, scale, scale)))
+    digits = short.read_digits().images[chosen]
     canvas = np.zeros((batch_size, size, size), np.int32)
     tops, lefts = random.integers(room + 1, size=(2, batch_size))
-    end = DIGIT * scale
     for image, digit, top, left in zip(canvas, digits, tops, lefts):
-        image[top : top + end, left : left + end] = digit
+        image[top : top + DIGIT, left : left + DIGIT] = digit
     y = short.read_digits().target[chosen][:, np.newaxis].astype(np.int32)
     return canvas.reshape(batch_size, -1), y, np.ones_like(y, np.float32)

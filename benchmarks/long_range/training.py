@@ -15,12 +15,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from benchmarks.learning import times
 from benchmarks.learning.training import figures, learn, record
 from benchmarks.long_range import models
 
-# Entries that, with the task, identify a run.
-FIELDS = "row", "seed", "learning_rate", "steps", "warm_up_steps"
 # Share of hidden tokens, as in BERT (arXiv 1810.04805, section 3.1).
 HIDDEN_PART = 0.15
 # Sequences whose tokens are counted, and sequences sampled at once.
@@ -45,12 +42,11 @@ def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
 
 def trained(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
     """Trains a model; returns its figures."""
-    encoder = models.make_encoder(task, row, seed)
-    model = models.Reader(encoder, task, task.num_classes)
+    model = models.make_model(task, row, seed)
     random = np.random.default_rng([seed, 7])
     warm_up = {}
     if warm_up_steps:
-        restorer = models.Reader(encoder, task, num_classes=None)
+        restorer = models.Reader(model.encoder, task, num_classes=None)
         ((_, seconds, _, bits),) = learn(
             restorer, hiding(task), learning_rate, warm_up_steps, 1, random, decay=True
         )
@@ -136,10 +132,3 @@ def pair_bits(training, held_out, vocabulary_size):
     bits = -np.log2(counts / counts.sum(axis=1, keepdims=True))
     sums = [((w * bits[x, y]).sum(), w.sum()) for x, y, w in held_out]
     return float(np.divide(*np.sum(sums, axis=0)))
-
-
-def timed(task, row):
-    """Returns the names of a task and a row, and the seconds of a step."""
-    encoder = models.make_encoder(task, row, seed=0)
-    model = models.Reader(encoder, task, task.num_classes)
-    return task.name, row, times.of_step(model, task)

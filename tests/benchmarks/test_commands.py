@@ -246,8 +246,8 @@ def test_learning_goes_on_where_it_was_stopped(tmp_path, monkeypatch, eagerly):
 def test_long_range(tmp_path, monkeypatch, eagerly):
     monkeypatch.setattr(long_tasks, "HELD_OUT", 8)
     monkeypatch.setattr(long_tasks, "TOKENS_AT_ONCE", 256)
-    size = dict(batch_size=4, hidden_dim=32, learning_rate=1e-3)
-    task = long_tasks.digits(8, 1, steps=2, warm_up_steps=2, **size)
+    size = dict(batch_size=4, learning_rate=1e-3)
+    task = long_tasks.digits(8, steps=2, warm_up_steps=2, **size)
     monkeypatch.setattr(long_range, "further", lambda: [task])
     flags = ["--tasks", task.name, "--seeds", "0", "--output", str(tmp_path)]
     flags += ["--workers", "0", "--rows", long_models.FIRST, long_models.WITHOUT]

@@ -1,5 +1,6 @@
 """Tasks sample batches, and every row of their tables makes a model."""
 
+import dataclasses
 import statistics
 
 import numpy as np
@@ -36,8 +37,9 @@ def test_rows_are_of_one_size_and_what_they_are_called():
     first, last = (block.attention for block in model.blocks)
     np.testing.assert_allclose(first.log_gain.numpy(), 2.0, rtol=1e-6)
     assert type(last).__name__ == "ExactAttention"
-    options = dict(steps=2, batch_size=4, hidden_dim=64, learning_rate=1e-3)
-    long_task, kinds, exact = long_tasks.digits(8, 1, **options), set(), None
+    options = dict(steps=2, batch_size=4, learning_rate=1e-3)
+    long_task, kinds, exact = long_tasks.digits(8, **options), set(), None
+    causal = dataclasses.replace(long_task, num_classes=None)
     for row in long_models.MODELS:
         encoder = long_models.make_encoder(long_task, row, seed=0)
         size = models.count_parameters(encoder)
@@ -45,7 +47,7 @@ def test_rows_are_of_one_size_and_what_they_are_called():
         assert abs(size / exact - 1) < 0.02, row
         if row in long_models.NOT_CAUSAL:
             with pytest.raises(ValueError, match="causal"):
-                long_models.attention_of(row, 64, 4, 2, 16, causal=True)
+                long_models.attention_of(row, causal)
         layer = encoder.blocks[0].attention
         config = layer.get_config() if row != models.WITHOUT else {}
         kinds.add((type(layer).__name__, str(config | {"name": None})))

@@ -1,0 +1,83 @@
+"""A study: trains the models that its file lacks, or times them, and writes a page."""
+
+import json
+
+from benchmarks import runner
+from benchmarks.learning import times
+
+OPTIONS = dict(quick=False, full=False, workers=2, report_only=False)
+OPTIONS |= dict(tasks=[str], rows=[str], seeds=[int])
+# Options that select runs, and the entry of a run that each compares.
+SELECTED = {"tasks": "task", "rows": "row", "seeds": "seed", "key_dims": "key_dim"}
+# Entries that identify a run; a study may lack the head size or the pretraining.
+FIELDS = (
+    *("task", "row", "key_dim", "seed"),
+    *("learning_rate", "steps", "warm_up_steps"),
+)
+
+
+def run(options, train, make_model, wanted, write):
+    """Trains missing runs, or times their steps, and writes the page.
+
+    Args:
+        options: has `OPTIONS` and `output`; with `times` nothing is trained.
+        train: function of the arguments of a run that returns a line of `runs.jsonl`.
+        make_model: function of task, row, seed and, if runs have it, key_dim.
+        wanted: list of the arguments of runs.
+        write: function of runs and a folder that writes the page.
+    """
+    is_timed = getattr(options, "times", False)
+    if is_timed:
+        times.complete(make_model, wanted, options.output)
+    workers = None if is_timed or options.report_only else options.workers
+    path = options.output / "runs.jsonl"
+    print(write(complete(train, wanted, path, workers, options.full), options.output))
+
+
+def planned(runs, options):
+    """Returns the selected runs without duplicates, in the order of seeds.
+
+    If the command is stopped early, its table then still has all tasks.
+    """
+    for option, entry in SELECTED.items():
+        chosen = getattr(options, option, None)
+        if chosen is not None:
+            runs = [run for run in runs if entry_of(run, entry) in chosen]
+    runs = {name_of(run): run for run in runs}.values()
+    return sorted(runs, key=lambda run: run["seed"])
+
+
+def complete(train, wanted, path, workers, all_there_are=False):
+    """Makes the runs that a file lacks, and adds a line of JSON for each.
+
+    If `workers` is `None`, makes no runs. Returns existing results of wanted runs in
+    their order, with `all_there_are` followed by all other results in the file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = path.read_text().splitlines() if path.exists() else []
+    made = {name_of(run): run for run in map(json.loads, lines)}
+    names = [name_of(run) for run in wanted]
+    missing = [run for name, run in zip(names, wanted) if name not in made]
+    for result in runner.results(train, [] if workers is None else missing, workers):
+        with path.open("a") as file:
+            file.write(json.dumps(result) + "\n")
+        made[name_of(result)] = result
+        print(
+            f"{sum(name in made for name in names)}/{len(names)} "
+            f"{', '.join(str(x) for x in name_of(result) if x is not None)}: "
+            f"{result['result']:.3f} in {result['seconds']:.0f} s",
+            flush=True,
+        )
+    shown = dict.fromkeys([*names, *(made if all_there_are else ())])
+    return [made[name] for name in shown if name in made]
+
+
+def name_of(run):
+    """Returns a tuple that identifies a run."""
+    return tuple(entry_of(run, field) for field in FIELDS)
+
+
+def entry_of(run, field):
+    """Returns an entry of a run, or `None`; of a task its name."""
+    value = run.get(field)
+    return getattr(value, "name", value)

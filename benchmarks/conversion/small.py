@@ -23,7 +23,7 @@ import tensorflow as tf
 from benchmarks import runner
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning import models, tasks
-from benchmarks.learning.training import copy_weights, measuring, step_of, summing
+from benchmarks.learning.training import copy_weights, learn, step_of, summing
 from benchmarks.tables import table
 from keras_performer import (
     PerformerAttention,
@@ -127,25 +127,11 @@ def exact_model(case, folder):
         return model
     random = np.random.default_rng([SEED, 7])
     for task in filter(None, (case.first, case.task)):
-        train(model, task, random)
+        evaluations = task.steps // EVALUATED_EVERY
+        curve = learn(model, task, task.learning_rate, task.steps, evaluations, random)
+        print(task.name, curve, flush=True)
     model.save_weights(path)
     return model
-
-
-def train(model, task, random):
-    """Takes the steps of a task, or fewer if it reaches `Task.enough`."""
-    step, measure = step_of(model, task.learning_rate, True), measuring(model, task)
-    for index in range(1, task.steps + 1):
-        step(index, *batch(task, random))
-        if index % EVALUATED_EVERY == 0:
-            value = measure()
-            print(f"{task.name}, {index} steps: {value:.4f}", flush=True)
-            if task.enough is not None and value >= task.enough:
-                break
-
-
-def batch(task, random):
-    return [tf.constant(x) for x in task.draw(random, task.batch_size)]
 
 
 def controls(case, exact, num_steps):
@@ -235,7 +221,7 @@ def further_trained(case, first, model, further_steps):
     seconds = 0.0
     for index in range(1, max(further_steps) + 1):
         start = time.perf_counter()
-        step(index, *batch(case.task, random))
+        step(index, *map(tf.constant, case.task.draw(random, case.task.batch_size)))
         seconds += time.perf_counter() - start
         if index in further_steps:
             accuracy, bits = answers(sums())

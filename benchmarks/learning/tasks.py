@@ -120,27 +120,20 @@ def draw_recall(length, num_pairs, random, batch_size):
     return x, y, w
 
 
-def needle(length, num_pairs=8, num_asked=64, in_text=False, **options):
-    """Recall of a few pairs at random positions among random tokens.
+def needle(length, **options):
+    """Recall of eight pairs at random positions among random tokens.
 
-    Questions come at the end. `in_text` takes Python sources instead of random tokens.
+    Questions come at the end.
     """
-    parts = ("training", "held out") if in_text else (None, None)
-    draw, held_out = (
-        functools.partial(draw_needle, length, num_pairs, num_asked, part)
-        for part in parts
-    )
-    name = f"needle {length:,}"
-    if in_text:
-        name += f" in text, {num_pairs} key{'s' * (num_pairs > 1)}"
-    ids = (BYTES if in_text else FILLER) + 2 * NEEDLES
-    held_out = functools.partial(fixed, held_out, num_held_out(length), length)
-    sizes = dict(length=length, vocabulary_size=ids, hidden_dim=64)
+    draw = functools.partial(draw_needle, 8, None, length)
+    held_out = functools.partial(fixed, draw, num_held_out(length), length)
+    sizes = dict(length=length, vocabulary_size=FILLER + 2 * NEEDLES, hidden_dim=64)
     learned = dict(measure="accuracy", enough=ENOUGH)
+    name = f"needle {length:,}"
     return Task(name, draw=draw, held_out=held_out, **sizes, **learned, **options)
 
 
-def draw_needle(length, num_pairs, num_asked, part, random, batch_size):
+def draw_needle(num_pairs, part, length, random, batch_size, num_asked=64):
     """Samples pairs and questions in random tokens, or in a part of the sources."""
     if part is None:
         filler = FILLER

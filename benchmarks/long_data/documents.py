@@ -15,8 +15,6 @@ from benchmarks.long_data import study
 from examples.documents import NAMES, PLACES, WINDOW, Library
 
 LENGTHS, FULL_LENGTHS = (2048,), (2048, 16384)
-# Words of the first documents, and of a batch.
-SHORTEST, TOKENS = 256, 4096
 
 
 def main(argv=None):
@@ -25,27 +23,22 @@ def main(argv=None):
 
 def make_tasks(length, options):
     training, held_out = (functools.partial(draw, part) for part in (False, True))
+    number = tasks.num_held_out(length)
     return [
-        tasks.Task(
-            name=f"documents {length:,}",
-            length=length,
+        study.task(
+            f"documents {length:,}",
+            length,
+            training,
+            functools.partial(
+                tasks.fixed, functools.partial(held_out, length), number, length
+            ),
+            shortest=256,
             window=WINDOW,
             vocabulary_size=len(library().ids),
-            draw=functools.partial(training, length),
-            held_out=functools.partial(
-                tasks.fixed,
-                functools.partial(held_out, length),
-                tasks.num_held_out(length),
-                length,
-            ),
             measure="accuracy",
-            steps=600,
-            batch_size=max(1, TOKENS // length),
-            hidden_dim=64,
-            learning_rate=4e-3,
-            position_embedding="rotary",
             enough=tasks.ENOUGH,
-            shorter=study.shorter(training, length, SHORTEST, TOKENS),
+            steps=600,
+            learning_rate=4e-3,
         )
     ]
 

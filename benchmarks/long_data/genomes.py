@@ -20,16 +20,16 @@ from benchmarks.long_data import strains, study
 from benchmarks.long_data.fasta import BASES, UNKNOWN, in_repeats
 
 LENGTHS, FULL_LENGTHS = (2048,), (512, 2048, 4096, 16384)
-# Bases of the first sequences, of a batch, and of what is held out.
-SHORTEST, TOKENS, HELD_OUT = 512, 4096, 2**16
+# Bases that are held out.
+HELD_OUT = 2**16
 # One head, as an address needs many numbers.
-WINDOW, KEY_DIM = 64, 64
+KEY_DIM = 64
 # So many bases that stood before make a repeat; so many are an address, and so few
 # have a vector of their own.
 REPEAT, ADDRESS, FEW = 24, 12, 4
 PARTS = "inside of repeats", "outside", "all"
 # Tokens that local attention in all blocks reaches.
-REACH = models.NUM_LAYERS * WINDOW
+REACH = models.NUM_LAYERS * study.WINDOW
 SIGNS = 32
 
 
@@ -98,24 +98,18 @@ def make_tasks(length, options):
         functools.partial(strains.draw, *of, part) for part in ("training", "held out")
     )
     return [
-        tasks.Task(
-            name=f"genomes {length:,}",
-            length=length,
-            window=min(WINDOW, length // 8),
+        study.task(
+            f"genomes {length:,}",
+            length,
+            training,
+            functools.partial(held_out, functools.partial(hidden, length), length),
+            shortest=512,
             vocabulary_size=len(BASES),
-            draw=functools.partial(training, length),
-            held_out=functools.partial(
-                held_out, functools.partial(hidden, length), length
-            ),
             measure="bits",
-            steps=800,
-            batch_size=max(1, TOKENS // length),
-            hidden_dim=64,
-            learning_rate=3e-3,
-            position_embedding="rotary",
             parts=PARTS,
             embedding=BasesBefore,
-            shorter=study.shorter(training, length, SHORTEST, TOKENS),
+            steps=800,
+            learning_rate=3e-3,
         )
     ]
 

@@ -4,17 +4,13 @@ python -m benchmarks.long_data.needles            # 1,024 tokens
 python -m benchmarks.long_data.needles --full     # to 16,384; many hours
 """
 
-import dataclasses
 import functools
 
 from benchmarks.learning import tasks
 from benchmarks.long_data import study
 
 LENGTHS, FULL_LENGTHS = (1024,), (1024, 4096, 16384)
-NUM_KEYS, NUM_ASKED = (1, 8), 64
-# Tokens of the first sequences, and of a batch.
-SHORTEST, TOKENS = 256, 4096
-WINDOW = 64
+NUM_KEYS = 1, 8
 
 
 def main(argv=None):
@@ -26,24 +22,25 @@ def make_tasks(length, options):
 
 
 def task_of(length, num_pairs):
-    drawn = functools.partial(draw, num_pairs)
-    task = tasks.needle(
-        length,
-        num_pairs,
-        in_text=True,
-        window=min(WINDOW, length // 8),
-        num_asked=NUM_ASKED,
-        steps=800,
-        batch_size=max(1, TOKENS // length),
-        learning_rate=2e-3,
-        position_embedding="rotary",
+    training, held_out = (
+        functools.partial(tasks.draw_needle, num_pairs, part)
+        for part in ("training", "held out")
     )
-    shorter = study.shorter(drawn, length, SHORTEST, TOKENS)
-    return dataclasses.replace(task, shorter=shorter)
-
-
-def draw(num_pairs, length, *batch):
-    return tasks.draw_needle(length, num_pairs, NUM_ASKED, "training", *batch)
+    number = tasks.num_held_out(length)
+    return study.task(
+        f"needle {length:,} in text, {num_pairs} key{'s' * (num_pairs > 1)}",
+        length,
+        training,
+        functools.partial(
+            tasks.fixed, functools.partial(held_out, length), number, length
+        ),
+        shortest=256,
+        vocabulary_size=tasks.BYTES + 2 * tasks.NEEDLES,
+        measure="accuracy",
+        enough=tasks.ENOUGH,
+        steps=800,
+        learning_rate=2e-3,
+    )
 
 
 if __name__ == "__main__":

@@ -28,20 +28,18 @@ def make_tasks(length, options):
     cuts = [round(cut * length) for cut in CUTS]
     draw = functools.partial(tasks.draw_sources, by_package=True)
     return [
-        tasks.Task(
-            name=f"packages {length:,}",
-            length=length,
+        study.task(
+            f"packages {length:,}",
+            length,
+            functools.partial(draw, "training"),
+            functools.partial(held_out, length),
+            shortest=length,
             window=min(WINDOW, length // 8),
             vocabulary_size=tasks.BYTES,
-            draw=functools.partial(draw, "training", length),
-            held_out=functools.partial(held_out, length),
             measure="bits",
-            steps=600,
-            batch_size=max(1, 4096 // length),
-            hidden_dim=64,
-            learning_rate=2e-3,
-            position_embedding="rotary",
             parts=("all", *(f"{a:,} to {b:,}" for a, b in zip(cuts, cuts[1:]))),
+            steps=600,
+            learning_rate=2e-3,
         )
     ]
 

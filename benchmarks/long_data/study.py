@@ -7,6 +7,7 @@ from benchmarks import runner
 from benchmarks.learning import models, study, training
 from benchmarks.learning.__main__ import KEY_DIM, SEEDS, run_of
 from benchmarks.learning.report import at_equal_time, minus, of_row, origin
+from benchmarks.learning.tasks import Task
 from benchmarks.tables import NOTHING, by, table
 
 # Local attention may take as much time as features do.
@@ -24,6 +25,8 @@ ROWS = (
 EXACT_UP_TO = 4096
 # Training begins with short sequences: so much of the steps.
 SHORTEST = 3 / 5
+# Tokens of a batch, and of local attention in most tasks.
+TOKENS, WINDOW = 4096, 64
 
 
 def main(
@@ -47,27 +50,31 @@ def main(
     study.run(options, training.train, models.make_model, wanted, write)
 
 
-def shorter(draw, length, shortest, tokens):
-    """`Task.shorter` of lengths that grow four times each, from the shortest.
+def task(name, length, draw, held_out, shortest, **options):
+    """Makes a `Task` whose training begins with short sequences, then four times each.
 
     Args:
+        name, length, held_out, **options: arguments of `Task`.
         draw: function of a length, a random generator and a batch size.
-        length, shortest: ints, tokens of the task and of its first sequences.
-        tokens: int, of a batch.
+        shortest: int, tokens of the first sequences.
     """
     lengths = []
     while shortest < length:
         lengths.append(shortest)
         shortest *= 4
     rest = (1 - SHORTEST) / max(len(lengths), 1)
-    return tuple(
-        (
-            functools.partial(draw, short),
-            max(1, tokens // short),
-            SHORTEST + rest * index,
-        )
+    shorter = tuple(
+        (functools.partial(draw, short), batch_size(short), SHORTEST + rest * index)
         for index, short in enumerate(lengths)
     )
+    usual = dict(hidden_dim=64, position_embedding="rotary")
+    usual |= dict(window=min(WINDOW, length // 8), batch_size=batch_size(length))
+    draws = dict(draw=functools.partial(draw, length), held_out=held_out)
+    return Task(name, length, **draws, shorter=shorter, **{**usual, **options})
+
+
+def batch_size(length):
+    return max(1, TOKENS // length)
 
 
 def plan(tasks, options, key_dim):

@@ -12,6 +12,8 @@ line to `runs.jsonl` in `--output`; runs in that file are not repeated. `--tasks
 writes it from the runs that exist.
 """
 
+import itertools
+
 from benchmarks import runner
 from benchmarks.learning import models, report, study, tasks, training
 
@@ -30,12 +32,8 @@ ROTARY_STEPS = 600
 QUICK_PART, QUICK_EVALUATIONS = 20, 3
 QUICK_LEAVES_OUT = {"softmax", "window + softmax"}
 # Rows that only `--full` has time for, and rows of `models.FURTHER` in the core.
-LEFT_OUT = {
-    (task, row)
-    for task in ("images 768", "digits")
-    for row in ("taylor", "window + taylor")
-}
-ADDED = {("recall 512", "window + softmax, high gain")}
+LEFT_OUT = dict.fromkeys(("images 768", "digits"), ("taylor", "window + taylor"))
+ADDED = {"recall 512": ("window + softmax, high gain",)}
 ALL_ROWS = models.ROWS + models.FURTHER
 
 
@@ -124,23 +122,16 @@ def first(seeds):
 
 
 def core_rows(task):
-    pairs = [(task.name, row) for row in ALL_ROWS]
-    return [
-        row
-        for name, row in pairs
-        if (row in models.ROWS and (name, row) not in LEFT_OUT) or (name, row) in ADDED
-    ]
+    rows = *models.ROWS, *ADDED.get(task.name, ())
+    return [row for row in rows if row not in LEFT_OUT.get(task.name, ())]
 
 
 def plan(options):
     """Returns the arguments of `training.train` for each run, in order."""
     runs = [
         run_of(task, row, key_dim, seed, factor * task.learning_rate, options.quick)
-        for task, seeds, rows, key_dims, factors in parts(options)
-        for seed in seeds
-        for key_dim in key_dims
-        for row in rows
-        for factor in factors
+        for task, *lists in parts(options)
+        for seed, row, key_dim, factor in itertools.product(*lists)
     ]
     return sorted(study.planned(runs, options), key=lambda run: run["key_dim"])
 

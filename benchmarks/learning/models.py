@@ -170,18 +170,17 @@ def attention_of(row, task, num_heads, key_dim):
     )
 
 
-def numbers_in_state(row, task, num_heads, key_dim):
+def numbers_in_state(row, task, key_dim):
     """Returns the size of a causal layer's state for one sequence.
 
     Counts the first layer if the last one is exact; ignores the state of a convolution.
     """
     if row.startswith(WITHOUT):
         return 0
-    cache = num_heads * 2 * key_dim
     if row.startswith(EXACT):
-        return task.length * cache
-    layer = attention_of(row, task, num_heads, key_dim)
+        return task.length * 2 * task.hidden_dim
     if task.num_classes:
         return None
+    layer = attention_of(row, task, task.hidden_dim // key_dim, key_dim)
     state = layer.get_initial_state(1)["attention"]
     return sum(int(x.shape.num_elements()) for x in state.values())

@@ -21,14 +21,14 @@ from examples.imagenet64.data import photographs
 KEYS, VALUES, FILLER = 64, 64, 64
 # Vocabulary size of text.
 BYTES = 256
-# Number of ids for keys in needle, and for values.
-NEEDLES = 32
+# Number of ids for keys in needle, and for values; number of questions.
+NEEDLES, NUM_ASKED = 32, 64
 # Training on recall and needle ends at this held-out accuracy.
 ENOUGH = 0.995
 # Maximum tokens of a held-out batch, and of all held-out sequences.
 TOKENS_AT_ONCE, HELD_OUT_TOKENS = 8192, 2**19
-# Rows, columns and channels of an image whose sub-pixels are predicted.
-SMALL_IMAGE = 16, 16, 3
+# Rows, columns and channels of an image whose sub-pixels are predicted; their number.
+SMALL_IMAGE, HELD_OUT_IMAGES = (16, 16, 3), 64
 # Folders of installed packages, and of tests of the standard library.
 NOT_SOURCES = {"site-packages", "test", "tests", "idle_test"}
 
@@ -133,7 +133,7 @@ def needle(length, **options):
     return Task(name, draw=draw, held_out=held_out, **sizes, **learned, **options)
 
 
-def draw_needle(num_pairs, part, length, random, batch_size, num_asked=64):
+def draw_needle(num_pairs, part, length, random, batch_size):
     """Samples pairs and questions in random tokens, or in a part of the sources."""
     if part is None:
         filler = FILLER
@@ -146,11 +146,11 @@ def draw_needle(num_pairs, part, length, random, batch_size, num_asked=64):
     for row in range(batch_size):
         key = filler + random.permutation(NEEDLES)[:num_pairs]
         value = filler + NEEDLES + random.integers(NEEDLES, size=num_pairs)
-        places = 2 * random.permutation((length - num_asked) // 2)[:num_pairs]
+        places = 2 * random.permutation((length - NUM_ASKED) // 2)[:num_pairs]
         x[row, places], x[row, places + 1] = key, value
-        asked = random.integers(num_pairs, size=num_asked)
-        x[row, -num_asked:], y[row, -num_asked:] = key[asked], value[asked]
-        w[row, -num_asked:] = 1
+        asked = random.integers(num_pairs, size=NUM_ASKED)
+        x[row, -NUM_ASKED:], y[row, -NUM_ASKED:] = key[asked], value[asked]
+        w[row, -NUM_ASKED:] = 1
     return x, y, w
 
 
@@ -211,32 +211,30 @@ def read_sources(by_package=False):
     }
 
 
-def digits(fold, num_folds=5, **options):
+def digits(fold, **options):
     """Classification of digits in 8 x 8 pixels; every fifth image is held out."""
-    draw, held_out = (
-        functools.partial(function, fold, num_folds)
-        for function in (draw_digits, held_out_digits)
-    )
+    draw = functools.partial(draw_digits, fold)
+    held_out = functools.partial(held_out_digits, fold)
     sizes = dict(length=64, vocabulary_size=17, hidden_dim=64, grid=(8, 8))
     classes = dict(num_classes=10, measure="accuracy")
     return Task("digits", draw=draw, held_out=held_out, **sizes, **classes, **options)
 
 
-def draw_digits(fold, num_folds, random, batch_size):
-    training, _ = split_digits(fold, num_folds)
+def draw_digits(fold, random, batch_size):
+    training, _ = split_digits(fold)
     return labelled_digits(random.choice(training, batch_size))
 
 
-def held_out_digits(fold, num_folds):
-    _, held_out = split_digits(fold, num_folds)
+def held_out_digits(fold):
+    _, held_out = split_digits(fold)
     return [labelled_digits(held_out)]
 
 
 @functools.cache
-def split_digits(fold, num_folds):
-    """Returns indices of training images and of held-out images."""
+def split_digits(fold):
+    """Returns indices of training images, and of the fifth that is held out."""
     order = np.random.default_rng(99).permutation(len(read_digits().target))
-    held_out = order[fold::num_folds]
+    held_out = order[fold::5]
     return np.setdiff1d(order, held_out), held_out
 
 
@@ -270,7 +268,7 @@ def draw_images(random, batch_size):
     return sub_pixels(np.stack(crops))
 
 
-def held_out_images(num_images=64, batch_size=8):
+def held_out_images():
     """Returns non-overlapping tiles, spread over the held-out crops of the example."""
     height, width, channels = SMALL_IMAGE
     crops = read_photographs()[1]
@@ -278,11 +276,8 @@ def held_out_images(num_images=64, batch_size=8):
         -1, crops.shape[1] // height, height, crops.shape[2] // width, width, channels
     )
     tiles = tiles.swapaxes(2, 3).reshape(-1, *SMALL_IMAGE)
-    chosen = tiles[np.linspace(0, len(tiles) - 1, num_images).round().astype(int)]
-    return [
-        sub_pixels(chosen[start : start + batch_size])
-        for start in range(0, num_images, batch_size)
-    ]
+    chosen = tiles[np.linspace(0, len(tiles) - 1, HELD_OUT_IMAGES).round().astype(int)]
+    return [sub_pixels(part) for part in np.split(chosen, HELD_OUT_IMAGES // 8)]
 
 
 @functools.cache

@@ -46,7 +46,6 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
     if row.endswith(f", {models.REDRAW}"):
         before = functools.partial(redraw, model)
     curve = learn(model, task, learning_rate, steps, evaluations, random, before)
-    num_heads = task.hidden_dim // key_dim
     more = {}
     if task.parts:
         more["parts"] = task.parts
@@ -55,10 +54,14 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
     return record(
         task,
         began,
-        dict(row=row, key_dim=key_dim, seed=seed),
-        dict(learning_rate=learning_rate, steps=steps),
-        dict(state=models.numbers_in_state(row, task, num_heads, key_dim), **more),
-        figures(model, curve),
+        row=row,
+        key_dim=key_dim,
+        seed=seed,
+        learning_rate=learning_rate,
+        steps=steps,
+        state=models.numbers_in_state(row, task, key_dim),
+        **more,
+        **figures(model, curve),
     )
 
 
@@ -68,19 +71,18 @@ def figures(model, curve):
     return {"parameters": models.count_parameters(model), **last}
 
 
-def record(task, began, *of_run):
-    """Makes a line of `runs.jsonl`: task, machine, and the dicts `of_run`."""
-    found = {
+def record(task, began, **of_run):
+    """Makes a line of `runs.jsonl`: task, machine, and the entries `of_run`."""
+    return {
         "task": task.name,
         "measure": task.measure,
         "window": task.window,
         "threads": tf.config.threading.get_intra_op_parallelism_threads(),
         "machine": runner.machine(),
         "tensorflow": tf.__version__,
+        **of_run,
+        "seconds_in_all": round(time.perf_counter() - began, 1),
     }
-    for numbers in of_run:
-        found |= numbers
-    return {**found, "seconds_in_all": round(time.perf_counter() - began, 1)}
 
 
 def learn(

@@ -14,6 +14,7 @@ file. `--report-only` writes it from the runs that exist.
 """
 
 import dataclasses
+import itertools
 
 from benchmarks import runner
 from benchmarks.learning import study
@@ -110,13 +111,10 @@ def plan(options):
     runs = [
         arguments(task, row, seed, warm_up, factor, options.quick)
         for of, rows, seeds, warm_ups, factors in parts(options)
-        for seed in seeds
-        for warm_up in warm_ups
-        if warm_up in (options.warm_up or WARM_UPS)
-        for task in of
-        for row in rows
-        if is_run(task, row, warm_up)
-        for factor in factors
+        for seed, warm_up, task, row, factor in itertools.product(
+            seeds, warm_ups, of, rows, factors
+        )
+        if is_run(task, row, warm_up) and warm_up in (options.warm_up or WARM_UPS)
     ]
     return study.planned(runs, options)
 

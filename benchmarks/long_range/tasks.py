@@ -59,7 +59,7 @@ def draw_digits(part, size, random, batch_size):
     are 0. Every fifth image of scikit-learn is held out.
     """
     room = size - DIGIT
-    training, held_out = short.split_digits(fold=0, num_folds=5)
+    training, held_out = short.split_digits(fold=0)
     indices = training if part == "training" else held_out
     chosen = random.choice(indices, batch_size)
     digits = short.read_digits().images[chosen]

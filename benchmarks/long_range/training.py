@@ -33,11 +33,13 @@ def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
     `"warm_up_seconds"` and `"warm_up_bits"` are its seconds and its last loss in bits.
     """
     began = time.perf_counter()
-    counts = row in models.NO_MODELS
-    given = () if counts else (learning_rate, steps, warm_up_steps, evaluations)
-    made = (counted if counts else trained)(task, row, seed, *given)
-    told = dict(row=row, seed=seed, learning_rate=learning_rate, steps=steps)
-    return record(task, began, told, {"warm_up_steps": warm_up_steps}, made)
+    rate = learning_rate
+    if row in models.NO_MODELS:
+        made = counted(task, row, seed)
+    else:
+        made = trained(task, row, seed, rate, steps, warm_up_steps, evaluations)
+    told = dict(row=row, seed=seed, learning_rate=rate, steps=steps)
+    return record(task, began, **{**told, "warm_up_steps": warm_up_steps, **made})
 
 
 def trained(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):

@@ -125,6 +125,15 @@ def save(path, data):
     os.replace(beside, path)
 
 
+def add_rows(path, results, cases, function):
+    """Adds `function(case)` of each case to the rows of results; saves each."""
+    for case in cases:
+        row = {**case, **function(case)}
+        results["rows"].append(row)
+        print(row, flush=True)
+        save(path, results)
+
+
 def write_page(folder, parts, name="tables.md"):
     """Writes a page of Markdown from its non-empty parts; returns the text."""
     text = "\n\n".join(filter(None, parts))

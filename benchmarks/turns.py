@@ -106,9 +106,9 @@ class Pool:
     `missing` is a dict from unavailable environments to the reason.
     """
 
-    def __init__(self, threads, missing=(), start=Worker):
+    def __init__(self, threads, missing):
         self.missing, self.versions = dict(missing), {}
-        self._start, self._threads, self._workers = start, threads, {}
+        self._threads, self._workers = threads, {}
 
     def ask(self, environment, **request):
         """Returns the answer of the environment's worker to a request."""
@@ -116,7 +116,7 @@ class Pool:
             raise Missing(self.missing[environment])
         try:
             if environment not in self._workers:
-                worker = self._start(environment, self._threads)
+                worker = Worker(environment, self._threads)
                 self._workers[environment] = worker
                 self.versions[environment] = worker.versions
             return self._workers[environment].ask(**request)

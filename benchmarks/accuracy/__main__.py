@@ -20,7 +20,7 @@ from benchmarks.accuracy import checks, estimates, report, training
 
 # Entries of `runner.describe` on which errors might depend.
 DESCRIBED = "cpu", "cores", "load_at_start", "python", "date", "command"
-# Functions that take the options and yield rows.
+# Functions of the options that return iterables of rows.
 PARTS = {
     "checks": lambda options: checks.checks(options.quick),
     "estimates": lambda options: estimates.rows(options.quick),
@@ -56,11 +56,7 @@ def make(results, options, path):
         for row in PARTS[part](options):
             results[part].append(row)
             runner.save(path, results)
-            kept = {name: x for name, x in row.items() if name != "curve"}
-            print(part, *kept.values(), flush=True)
-        if part == "training":  # runs end in any order
-            results[part].sort(key=training.place)
-            runner.save(path, results)
+            print(part, *row.values(), flush=True)
 
 
 def about(options):

@@ -26,10 +26,6 @@ EVALUATIONS = 10
 KEPT = ("task", "measure", "row", "key_dim", "seed", "learning_rate", "steps")
 
 
-def place(run):
-    return run["seed"], ROWS.index(run["row"])
-
-
 def plan(quick=False):
     """Returns arguments for `benchmarks.learning.training.train`, figure 15 first."""
     seeds = QUICK_SEEDS if quick else SEEDS
@@ -51,9 +47,10 @@ def plan(quick=False):
 
 
 def runs(quick=False, workers=2):
-    """Trains models; yields dicts with a curve of (steps, accuracy), in any order."""
-    for result in runner.results(training.train, plan(quick), workers):
-        yield without_times(result)
+    """Trains models; returns dicts with a curve of (steps, accuracy), seed by seed."""
+    found = runner.results(training.train, plan(quick), workers)
+    found = sorted(found, key=lambda run: (run["seed"], ROWS.index(run["row"])))
+    return map(without_times, found)
 
 
 def without_times(result):

@@ -25,10 +25,7 @@ def main(argv=None):
     output = runner.options(__doc__, argv, output=runner.RUNS / "gpu").output
     keras.config.set_dtype_policy("mixed_bfloat16")
     results = {**layers.environment(), "rows": []}
-    for case in CASES:
-        results["rows"].append({**case, **profiled(case)})
-        print(results["rows"][-1], flush=True)
-        runner.save(output / "kernels.json", results)
+    runner.add_rows(output / "kernels.json", results, CASES, profiled)
 
 
 def profiled(case):

@@ -61,14 +61,19 @@ def main(argv=None):
     # errors are tried again
     results["rows"] = [row for row in results["rows"] if "error" not in row]
     keras.config.set_dtype_policy("mixed_bfloat16")
-    for case in swept(options.chunks) if options.chunks else cases(options.rows):
-        if time.monotonic() > end:
+    there = [*map(case_of, results["rows"])]
+    asked = swept(options.chunks) if options.chunks else cases(options.rows)
+    missing = (case for case in asked if case not in there)
+    runner.add_rows(path, results, until(end, missing), measured)
+
+
+def until(end, cases):
+    """Yields cases while there is time."""
+    for case in cases:
+        if time.monotonic() < end:
+            yield case
+        else:
             print("No time is left for", case, flush=True)
-        elif case not in map(case_of, results["rows"]):
-            row = {**case, **measured(case)}
-            results["rows"].append(row)
-            print(row, flush=True)
-            runner.save(path, results)
 
 
 def case_of(row):

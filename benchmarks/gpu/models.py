@@ -62,17 +62,15 @@ def main(argv=None):
     path = options.output / "models.json"
     results = runner.read(path) or {**layers.environment(), "rows": []}
     there = [found["row"] for found in results["rows"]]
-    for row in options.rows or ROWS:
-        if row in there:
-            continue
-        keras.utils.clear_session()
-        results["rows"].append({"row": row, **trained(row, options.seconds)})
-        print(results["rows"][-1], flush=True)
-        runner.save(path, results)
+    cases = [{"row": row} for row in options.rows or ROWS if row not in there]
+    runner.add_rows(
+        path, results, cases, lambda case: trained(case["row"], options.seconds)
+    )
 
 
 def trained(row, seconds):
     """Trains the model of a row; returns its figures."""
+    keras.utils.clear_session()
     keras.utils.set_random_seed(0)
     layers.peak_bytes()
     begin = time.perf_counter()
@@ -84,7 +82,7 @@ def trained(row, seconds):
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     clock, drawn = Clock(seconds), batches("training", 0)
-    first = model.train_on_batch(*next(drawn))
+    model.train_on_batch(*next(drawn))
     started = time.perf_counter() - begin
     options = dict(steps_per_epoch=STEPS, shuffle=False, verbose=0)
     model.fit(drawn, epochs=10_000, callbacks=[clock], **options)
@@ -92,7 +90,6 @@ def trained(row, seconds):
     loss = [model.test_on_batch(*batch) for batch in held_out]
     return {
         "first_step": round(started, 1),
-        "first_loss": round(float(first), 3),
         "steps": clock.steps,
         "seconds": round(clock.seconds, 1),
         "tokens_per_second": round(clock.steps * BATCH * LENGTH / clock.seconds),

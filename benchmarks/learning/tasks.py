@@ -125,12 +125,11 @@ def needle(length, **options):
 
     Questions come at the end.
     """
-    draw = functools.partial(draw_needle, 8, None, length)
-    held_out = functools.partial(fixed, draw, num_held_out(length), length)
+    draw = functools.partial(draw_needle, 8, None)
+    draws = dict(draw=functools.partial(draw, length), held_out=held_out(draw, length))
     sizes = dict(length=length, vocabulary_size=FILLER + 2 * NEEDLES, hidden_dim=64)
     learned = dict(measure="accuracy", enough=ENOUGH)
-    name = f"needle {length:,}"
-    return Task(name, draw=draw, held_out=held_out, **sizes, **learned, **options)
+    return Task(f"needle {length:,}", **draws, **sizes, **learned, **options)
 
 
 def draw_needle(num_pairs, part, length, random, batch_size):
@@ -154,9 +153,13 @@ def draw_needle(num_pairs, part, length, random, batch_size):
     return x, y, w
 
 
-def num_held_out(length):
-    """Returns the number of held-out sequences: 64, or fewer above 8,192 tokens."""
-    return min(64, HELD_OUT_TOKENS // length)
+def held_out(draw, length):
+    """Returns `Task.held_out` of 64 sequences, or fewer above 8,192 tokens.
+
+    `draw` is a function of a length, a random generator and a batch size.
+    """
+    number = min(64, HELD_OUT_TOKENS // length)
+    return functools.partial(fixed, functools.partial(draw, length), number, length)
 
 
 def fixed(draw, num_examples, length):

@@ -23,15 +23,12 @@ def main(argv=None):
 
 def make_tasks(length, options):
     training, held_out = (functools.partial(draw, part) for part in (False, True))
-    number = tasks.num_held_out(length)
     return [
         study.task(
             f"documents {length:,}",
             length,
             training,
-            functools.partial(
-                tasks.fixed, functools.partial(held_out, length), number, length
-            ),
+            tasks.held_out(held_out, length),
             shortest=256,
             window=WINDOW,
             vocabulary_size=len(library().ids),

@@ -26,14 +26,11 @@ def task_of(length, num_pairs):
         functools.partial(tasks.draw_needle, num_pairs, part)
         for part in ("training", "held out")
     )
-    number = tasks.num_held_out(length)
     return study.task(
         f"needle {length:,} in text, {num_pairs} key{'s' * (num_pairs > 1)}",
         length,
         training,
-        functools.partial(
-            tasks.fixed, functools.partial(held_out, length), number, length
-        ),
+        tasks.held_out(held_out, length),
         shortest=256,
         vocabulary_size=tasks.BYTES + 2 * tasks.NEEDLES,
         measure="accuracy",

@@ -31,13 +31,11 @@ SECONDS = 10_000.0
 
 def main(argv=None):
     more = {**turns.OPTIONS, "rounds": 1, "limit": float("inf"), "quick": False}
-    more |= dict(new_tokens=int, prompts=[int], sessions=[int])
+    more |= dict(new_tokens=100, prompts=(100, 4000), sessions=(1, 8, 64))
     output = runner.RESULTS / "serving"
     options = runner.options(__doc__, argv, **more, output=output)
-    usual = ([20, 60], [1, 3], 8) if options.quick else ([100, 4000], [1, 8, 64], 100)
-    options.prompts = options.prompts or usual[0]
-    options.sessions = options.sessions or usual[1]
-    options.new_tokens = options.new_tokens or usual[2]
+    if options.quick:
+        options.prompts, options.sessions, options.new_tokens = (20, 60), (1, 3), 8
     path = options.output / "results.json"
     if not options.report_only:
         measure(options, path)

@@ -12,7 +12,6 @@ also tested after some steps of ordinary training. Writes a page for each model 
 """
 
 import datetime
-import functools
 import time
 import typing
 
@@ -35,47 +34,45 @@ from keras_performer import (
 SEED = 0
 EVALUATED_EVERY = 50
 FEATURE_MAPS = "softmax", "taylor"
-MEAN, WINDOW = "mean of V", "window alone"
+CONTROLS, MEAN, WINDOW = "controls", "mean of V", "window alone"
 LEARNED = "layers that learned only"
 # A log-gain that gives far keys no weight.
 NO_WEIGHT = -1000.0
 
 
 def main(argv=None):
-    more = dict(cases=(*cases(),), feature_maps=FEATURE_MAPS)
+    more = dict(cases=(*CASES,), feature_maps=FEATURE_MAPS)
     more |= dict(steps=200, further_steps=(10, 20, 40))
     more |= dict(output=runner.RUNS / "conversion")
-    choices = {"cases": cases(), "feature_maps": FEATURE_MAPS}
+    choices = {"cases": CASES, "feature_maps": FEATURE_MAPS}
     options = runner.options(__doc__, argv, choices, **more)
     options.output.mkdir(parents=True, exist_ok=True)
     for name in options.cases:
-        measure(cases()[name], options)
+        measure(CASES[name], options)
 
 
 def measure(case, options):
     """Trains a case, measures results that are missing, and writes its page."""
     exact = exact_model(case, options.output)
-    parts = {"controls": functools.partial(controls, case, exact, options.steps)}
-    for feature_map in options.feature_maps:
-        of = case, exact, feature_map, options.steps
-        parts[feature_map] = functools.partial(converted, *of)
     found = []
-    for name, ways in parts.items():
+    for name in (CONTROLS, *options.feature_maps):
         path = options.output / f"{case.name}-{name}.json"
         if not path.exists():
-            runner.save(path, results(case, ways(), options))
+            ways = controls if name == CONTROLS else converted
+            models_of = ways(case, exact, name, options.steps)
+            runner.save(path, results(case, models_of, options.further_steps))
         found += [Result(*row) for row in runner.read(path)]
     parts = page(case, found, options)
     print(runner.write_page(options.output, parts, f"{case.name}.md"))
 
 
-def results(case, ways, options):
+def results(case, models_of, further_steps):
     """Returns the `Result` of everything that `converted` or `controls` yields."""
     found = []
-    for name, model, steps, seconds, trains in ways:
-        found.append(asked(case, name, model, steps, seconds))
+    for name, model, steps, seconds, trains in models_of:
+        found.append(asked(case, name, model, seconds, steps))
         if trains:
-            found += further_trained(case, found[-1], model, options.further_steps)
+            found += further_trained(case, found[-1], model, further_steps)
     return found
 
 
@@ -105,17 +102,22 @@ class Case(typing.NamedTuple):
         return data.batch(self.batch_size)
 
 
-def cases():
-    """Returns all cases by name."""
-    options = dict(window=64, learning_rate=1.5e-3)
-    short = tasks.sources(512, steps=1000, batch_size=8, **options)
-    long = tasks.sources(2048, steps=200, batch_size=2, **options)
-    short, long = tasks.with_rotary(short), tasks.with_rotary(long)
-    found = (
-        Case("recall", learning.recall_512(), 16, num_batches=64, batch_size=4),
-        Case("bytes", long, 32, num_batches=64, batch_size=1, first=short),
-    )
-    return {case.name: case for case in found}
+def bytes_of(length, **options):
+    options |= dict(window=64, learning_rate=1.5e-3)
+    return tasks.with_rotary(tasks.sources(length, **options))
+
+
+CASES = {
+    "recall": Case("recall", learning.recall_512(), 16, num_batches=64, batch_size=4),
+    "bytes": Case(
+        "bytes",
+        bytes_of(2048, steps=200, batch_size=2),
+        32,
+        num_batches=64,
+        batch_size=1,
+        first=bytes_of(512, steps=1000, batch_size=8),
+    ),
+}
 
 
 def exact_model(case, folder):
@@ -134,7 +136,7 @@ def exact_model(case, folder):
     return model
 
 
-def controls(case, exact, num_steps):
+def controls(case, exact, _, num_steps):
     """Yields the exact model and the baselines, as `converted` does."""
     same, mean, window = (
         models.make_model(case.task, row, case.key_dim, SEED)
@@ -205,18 +207,18 @@ class Result(typing.NamedTuple):
     further_steps: int = 0
 
 
-def asked(case, name, model, steps=0, seconds=0.0):
+def asked(case, name, model, *counts):
     """Measures and prints the `Result` of a model."""
-    result = Result(name, *answers(summing(model, case.task)()), seconds, steps)
-    bits = np.mean(result.bits)
-    print(f"{name}: {result.accuracy:.4f}, {bits:.3f} bits", flush=True)
+    right, loss, questions = summing(model, case.task)()
+    accuracy = right.sum() / questions.sum()
+    result = Result(name, accuracy, list(loss / questions), *counts)
+    print(f"{name}: {accuracy:.4f}, {np.mean(result.bits):.3f} bits", flush=True)
     return result
 
 
 def further_trained(case, first, model, further_steps):
     """Yields a `Result` after each number of steps of training from `first`."""
     step = step_of(model, case.task.learning_rate, False)
-    sums = summing(model, case.task)
     random = np.random.default_rng([SEED, 9])
     seconds = 0.0
     for index in range(1, max(further_steps) + 1):
@@ -224,15 +226,7 @@ def further_trained(case, first, model, further_steps):
         step(index, *map(tf.constant, case.task.draw(random, case.task.batch_size)))
         seconds += time.perf_counter() - start
         if index in further_steps:
-            accuracy, bits = answers(sums())
-            found = dict(accuracy=accuracy, bits=bits, seconds=seconds)
-            yield first._replace(further_steps=index, **found)
-
-
-def answers(sums):
-    """Returns the accuracy, and bits of each sequence, from sums as in `summing`."""
-    right, loss, asked = sums
-    return right.sum() / asked.sum(), list(loss / asked)
+            yield asked(case, first.name, model, seconds, first.steps, index)
 
 
 def page(case, found, options):

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import runner, worker
-from benchmarks.conversion.small import SEED, cases
+from benchmarks.conversion.small import CASES, SEED
 from benchmarks.learning import models
 from benchmarks.tables import table
 
@@ -39,7 +39,7 @@ def main(argv=None):
 
 def cell(row, length):
     """Returns the entry of the table for a row at a length."""
-    case = cases()["bytes"]
+    case = CASES["bytes"]
     num_heads = case.task.hidden_dim // case.key_dim
     needed = BYTES_OF_A_PAIR * num_heads * length**2
     if row == models.EXACT and needed > runner.memory_bytes():
@@ -51,7 +51,7 @@ def cell(row, length):
 
 def prediction(row, length):
     """Returns the seconds of a prediction, and the bytes by which the peak rises."""
-    case = cases()["bytes"]
+    case = CASES["bytes"]
     task = dataclasses.replace(case.task, length=length)
     model = models.make_model(task, row, case.key_dim, SEED)
     predict = tf.function(lambda x: tf.argmax(model(x), -1), autograph=False)

@@ -59,7 +59,7 @@ def test_the_command(tmp_path, monkeypatch):
         command.main(flags)
 
 
-CASE = small.cases()["recall"]
+CASE = small.CASES["recall"]
 
 
 def test_the_page_of_a_small_model_pairs_what_is_lost(tmp_path):

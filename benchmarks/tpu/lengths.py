@@ -92,9 +92,6 @@ def training_step(recompute, log2_length, replicas=1):
 
 def cells(row):
     """Formats a row for the table."""
-    if "error" in row:
-        recompute, log2_length, _ = row["case"]
-        return [f"2^{log2_length}", recompute, row["error"], "", ""]
     return [
         f"2^{row['tokens'].bit_length() - 1}",
         row["recompute"],

@@ -53,30 +53,26 @@ def refused_gib(refusal):
     return float(number) * _GIB[unit]
 
 
-def collect(function, cases, path):
-    """Calls `function(*case)` for every case, each in a new process.
+def print_table(header, cells, function, cases, path):
+    """Calls `function(*case)` for every case, each in a new process; prints a table.
 
-    Yields each row, and writes all rows so far to `path`. If a case fails, or its
-    process ends, its row has an `error`.
+    Prints a line of cells for each row that the function returns, and writes all rows
+    so far to `path`. If a case fails, or its process ends, its row has an `error`.
     """
     rows = []
+    for line in (header, ["---"] * len(header)):
+        print(f"| {' | '.join(line)} |")
     for case in cases:
         try:
             row = runner.in_new_process(function, *case)
+            line = cells(row)
         except Exception as error:
             first_line = f"{type(error).__name__}: {error}".splitlines()[0]
             row = {"case": case, "error": first_line[:300]}
+            line = [*map(str, case), row["error"]]
         rows.append(row)
         runner.save(path, rows)
-        yield row
-
-
-def print_table(header, cells, function, cases, path):
-    """Prints a line of cells for each row of `collect`."""
-    for line in (header, ["---"] * len(header)):
-        print(f"| {' | '.join(line)} |")
-    for row in collect(function, cases, path):
-        print(f"| {' | '.join(cells(row))} |", flush=True)
+        print(f"| {' | '.join(line)} |", flush=True)
     print(f"wrote {path}")
 
 

@@ -82,4 +82,4 @@ def test_a_case_that_fails_does_not_end_a_table(tmp_path, capsys):
     assert second == {"case": [2], "error": "ValueError: two"}
     assert third["error"].startswith("BrokenProcessPool")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "| number | ? |" and lines[3] == "| case | error |"
+    assert lines[0] == "| number | ? |" and lines[3] == "| 2 | ValueError: two |"

@@ -5,7 +5,7 @@ Correct attention answers all questions; a model without attention answers 1 of 
 """
 
 from benchmarks import runner
-from benchmarks.learning import models, tasks, training
+from benchmarks.learning import models, study, tasks, training
 from keras_performer.feature_maps.generalized import NAMES as KERNELS
 
 CONTROLS = (models.WITHOUT, models.EXACT)
@@ -30,16 +30,9 @@ def plan(quick=False):
     """Returns arguments for `benchmarks.learning.training.train`, figure 15 first."""
     seeds = QUICK_SEEDS if quick else SEEDS
     figures = [QUICK_ROWS] if quick else [(*CONTROLS, *REDRAW_ROWS), KERNELS]
+    more = dict(key_dim=KEY_DIM, steps=QUICK_STEPS if quick else TASK.steps)
     return [
-        {
-            "task": TASK,
-            "row": row,
-            "key_dim": KEY_DIM,
-            "seed": seed,
-            "learning_rate": TASK.learning_rate,
-            "steps": QUICK_STEPS if quick else TASK.steps,
-            "evaluations": EVALUATIONS,
-        }
+        study.run_of(TASK, row, seed, TASK.learning_rate, EVALUATIONS, **more)
         for figure in figures
         for seed in seeds
         for row in figure

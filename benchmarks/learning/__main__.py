@@ -28,8 +28,7 @@ OF_FURTHER_ROWS = "recall 512", "bytes 512, rotary"
 OF_SIZES = "recall 128", "bytes 512, rotary"
 # With rotary positions models need fewer steps.
 ROTARY_STEPS = 600
-# `--quick` divides the steps by QUICK_PART, evaluates less often, and omits rows.
-QUICK_PART, QUICK_EVALUATIONS = 20, 3
+# Rows that `--quick` omits.
 QUICK_LEAVES_OUT = {"softmax", "window + softmax"}
 # Rows that only `--full` has time for, and rows of `models.FURTHER` in the core.
 LEFT_OUT = dict.fromkeys(("images 768", "digits"), ("taylor", "window + taylor"))
@@ -129,23 +128,14 @@ def core_rows(task):
 def plan(options):
     """Returns the arguments of `training.train` for each run, in order."""
     runs = [
-        run_of(task, row, key_dim, seed, factor * task.learning_rate, options.quick)
+        study.run_of(
+            *(task, row, seed, factor * task.learning_rate, EVALUATIONS, options.quick),
+            key_dim=key_dim,
+        )
         for task, *lists in parts(options)
         for seed, row, key_dim, factor in itertools.product(*lists)
     ]
     return sorted(study.planned(runs, options), key=lambda run: run["key_dim"])
-
-
-def run_of(task, row, key_dim, seed, learning_rate, quick, steps=None):
-    return {
-        "task": task,
-        "row": row,
-        "key_dim": key_dim,
-        "seed": seed,
-        "learning_rate": learning_rate,
-        "steps": steps or task.steps // (QUICK_PART if quick else 1),
-        "evaluations": QUICK_EVALUATIONS if quick else EVALUATIONS,
-    }
 
 
 if __name__ == "__main__":

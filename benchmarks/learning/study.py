@@ -14,6 +14,8 @@ FIELDS = (
     *("task", "row", "key_dim", "seed"),
     *("learning_rate", "steps", "warm_up_steps"),
 )
+# `--quick` divides the steps by QUICK_PART, and evaluates less often.
+QUICK_PART, QUICK_EVALUATIONS = 20, 3
 
 
 def run(options, train, make_model, wanted, write):
@@ -32,6 +34,19 @@ def run(options, train, make_model, wanted, write):
     workers = None if is_timed or options.report_only else options.workers
     path = options.output / "runs.jsonl"
     print(write(complete(train, wanted, path, workers, options.full), options.output))
+
+
+def run_of(task, row, seed, learning_rate, evaluations, quick=False, **more):
+    """Returns the arguments of a run; `more` are those that only some studies have."""
+    return {
+        "task": task,
+        "row": row,
+        "seed": seed,
+        "learning_rate": learning_rate,
+        "steps": task.steps // (QUICK_PART if quick else 1),
+        "evaluations": QUICK_EVALUATIONS if quick else evaluations,
+        **more,
+    }
 
 
 def planned(runs, options):

@@ -5,7 +5,7 @@ import statistics
 
 from benchmarks import runner
 from benchmarks.learning import models, study, training
-from benchmarks.learning.__main__ import KEY_DIM, SEEDS, run_of
+from benchmarks.learning.__main__ import EVALUATIONS, KEY_DIM, SEEDS
 from benchmarks.learning.report import at_equal_time, minus, of_row, origin
 from benchmarks.learning.tasks import Task
 from benchmarks.tables import NOTHING, by, table
@@ -80,9 +80,9 @@ def batch_size(length):
 def plan(tasks, options, key_dim):
     """Arguments of `training.train`, the first seeds of all tasks first."""
     runs = [
-        run_of(
-            *(task, row, key_dim, seed, task.learning_rate, options.quick),
-            options.steps,
+        study.run_of(
+            *(task, row, seed, task.learning_rate, EVALUATIONS, options.quick),
+            key_dim=key_dim,
         )
         for seed in options.seeds or (SEEDS if options.full else SEEDS[:1])
         for task in tasks
@@ -90,6 +90,7 @@ def plan(tasks, options, key_dim):
         if models.EXACT not in row or task.length <= EXACT_UP_TO
     ]
     for run in runs:
+        run["steps"] = options.steps or run["steps"]
         run["steps"] *= MORE_STEPS if LONGER in run["row"] else 1
     return study.planned(runs, options)
 

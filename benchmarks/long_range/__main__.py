@@ -37,8 +37,7 @@ BETTER_RATES = (
     ("bytes 512", 3, FASTER),
 )
 WARM_UPS, ALONE = ("without", "with"), ("without",)
-# `--quick` divides the steps by QUICK_PART, evaluates less often, and has fewer rows.
-QUICK_PART, QUICK_EVALUATIONS = 20, 2
+# Rows of `--quick`.
 CONTROLS = models.WITHOUT, models.EXACT, models.WINDOW, models.PERFORMER
 QUICK_ROWS = *models.NO_MODELS, *CONTROLS
 
@@ -130,17 +129,14 @@ def is_run(task, row, warm_up):
 
 
 def arguments(task, row, seed, warm_up, factor, quick):
-    run = {"task": task, "row": row, "seed": seed, "warm_up_steps": 0}
     if row in models.NO_MODELS:
-        return {**run, "learning_rate": None, "steps": 0, "evaluations": 1}
-    part = QUICK_PART if quick else 1
-    return {
-        **run,
-        "learning_rate": factor * task.learning_rate,
-        "steps": task.steps // part,
-        "warm_up_steps": task.warm_up_steps // part if warm_up == "with" else 0,
-        "evaluations": QUICK_EVALUATIONS if quick else EVALUATIONS,
-    }
+        nothing = dict(steps=0, warm_up_steps=0)
+        return study.run_of(task, row, seed, None, evaluations=1, **nothing)
+    warm_up_steps = 0
+    if warm_up == "with":
+        warm_up_steps = task.warm_up_steps // (study.QUICK_PART if quick else 1)
+    of = task, row, seed, factor * task.learning_rate, EVALUATIONS, quick
+    return study.run_of(*of, warm_up_steps=warm_up_steps)
 
 
 if __name__ == "__main__":

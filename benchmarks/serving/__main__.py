@@ -11,7 +11,6 @@ results.json and tables.md.
 """
 
 import contextlib
-import dataclasses
 import pathlib
 import statistics
 import tempfile
@@ -22,7 +21,7 @@ from benchmarks import runner, tables, turns
 from benchmarks.serving import client, models
 from benchmarks.serving.models import CONTENDERS
 
-QUICK = models.Sizes(num_layers=1, num_heads=2, hidden_dim=32, num_random_features=16)
+QUICK = dict(num_layers=1, num_heads=2, hidden_dim=32, num_random_features=16)
 # Without HTTP a run decodes at most this many tokens, as all steps are alike.
 MOST_STEPS = 32
 # Time limit of a session, so long that no measurement reaches it.
@@ -43,9 +42,9 @@ def main(argv=None):
 
 
 def measure(options, path):
-    sizes = QUICK if options.quick else models.Sizes()
+    sizes = {**models.SIZES, **(QUICK if options.quick else {})}
     with turns.session(1) as (pool, results), tempfile.TemporaryDirectory() as folder:
-        results |= {"sizes": dataclasses.asdict(sizes), "served": []}
+        results |= {"sizes": sizes, "served": []}
         results |= {"new_tokens": options.new_tokens, "alone": results["rows"]}
         for length in options.prompts:
             exported = {
@@ -82,14 +81,14 @@ def served(exported, bytes_of, length, sizes, options):
             log = path.parent / f"{path.name}.log"
             service = client.Service(path, log, limits)
             stack.callback(service.stop)
-            prompt = models.prompt_of(length, sizes.vocabulary_size)
+            prompt = models.prompt_of(length, sizes["vocabulary_size"])
             # the first session of a service is the slowest
             client.drive(service.port, [prompt], options.new_tokens, lambda: None)
             services[contender] = service
             before[contender] = service.resident()
         for count in sorted(options.sessions):
             prompts = [
-                models.prompt_of(length, sizes.vocabulary_size, seed)
+                models.prompt_of(length, sizes["vocabulary_size"], seed)
                 for seed in range(count)
             ]
             rounds = {contender: [] for contender in services}
@@ -124,7 +123,7 @@ def called(exported, length, sizes, options):
             "batch": count,
             "prompt_length": length,
             "new_tokens": min(options.new_tokens, MOST_STEPS),
-            "vocabulary_size": sizes.vocabulary_size,
+            "vocabulary_size": sizes["vocabulary_size"],
         }
         yield [
             turns.row({"contender": contender, "folder": str(path), **shared})

@@ -1,7 +1,5 @@
 """Models to serve, and their signatures as a program of `turns`."""
 
-import dataclasses
-
 import keras
 import numpy as np
 import tensorflow as tf
@@ -16,15 +14,14 @@ CONTENDERS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """Sizes of a model, whose weights are random: speed does not depend on them."""
-
-    vocabulary_size: int = 256
-    num_layers: int = 4
-    num_heads: int = 4
-    hidden_dim: int = 256
-    num_random_features: int = 256
+# Weights are random, as speed does not depend on them.
+SIZES = {
+    "vocabulary_size": 256,
+    "num_layers": 4,
+    "num_heads": 4,
+    "hidden_dim": 256,
+    "num_random_features": 256,
+}
 
 
 def export(contender, longest, sizes, folder):
@@ -33,15 +30,13 @@ def export(contender, longest, sizes, folder):
     A cache has `longest` positions. Returns the bytes of the state of one session.
     """
     keras.utils.set_random_seed(0)
-    options = dataclasses.asdict(sizes)
-    features = options.pop("num_random_features")
-    choice = {"num_random_features": features}
-    choice |= {"exact_window": None, "forget_gate": False}
+    options = {**sizes, "exact_window": None, "forget_gate": False}
     if contender != "performer":
-        heads = sizes.num_heads, sizes.hidden_dim // sizes.num_heads
+        heads = sizes["num_heads"], sizes["hidden_dim"] // sizes["num_heads"]
         exact = ExactWithCache(*heads, cache_length=longest, rotary=True)
-        choice = {"attention": exact}
-    model = keras_performer.PerformerLM(max_length=longest, seed=0, **options, **choice)
+        options = {**sizes, "attention": exact}
+        del options["num_random_features"]
+    model = keras_performer.PerformerLM(max_length=longest, seed=0, **options)
     model.export(folder, verbose=False)
     state = tf.nest.flatten(model.get_initial_state(1))
     return sum(x.dtype.size * int(np.prod(x.shape)) for x in state)

@@ -52,17 +52,17 @@ Instruction = collections.namedtuple("Instruction", "is_root type op operands re
 
 
 def main(argv=None):
-    more = dict(chunk=int, features=int, max_chunks=int, batch=16, length=4096)
-    options = runner.options(__doc__, argv, {"rows": layers.ROWS}, rows=[str], **more)
+    ours = blocks.ON_GPU
+    more = dict(chunk=ours.chunk, max_chunks=ours.max_chunks, batch=16, length=4096)
+    more |= dict(features=ours.features.bit_length() - 1, rows=[str])
+    options = runner.options(__doc__, argv, {"rows": layers.ROWS}, **more)
     keras.config.set_dtype_policy("mixed_bfloat16")
-    given = {name: getattr(options, name) for name in ("chunk", "max_chunks")}
-    if options.features is not None:
-        given["features"] = 2**options.features
-    given = {name: value for name, value in given.items() if value is not None}
+    sizes = {name: getattr(options, name) for name in ("chunk", "max_chunks")}
+    sizes = ours._replace(features=2**options.features, **sizes)
     for row in options.rows or layers.ROWS:
         for form in layers.CAUSAL:
             case = layers.case(row, form, "xla", options.batch, options.length)
-            with mock.patch.object(blocks, "ON_GPU", blocks.ON_GPU._replace(**given)):
+            with mock.patch.object(blocks, "ON_GPU", sizes):
                 found = estimate(compiled(lowered(case)))
             print(row, form, f"{options.batch} x {options.length:,}", found, flush=True)
 

@@ -86,8 +86,7 @@ class ClassOfSequence(keras.layers.Layer):
 
 def make_model(task, row, key_dim, seed):
     """Makes a model of `NUM_LAYERS` blocks with the attention of a row."""
-    num_heads = task.hidden_dim // key_dim
-    attention = attention_of(row, task, num_heads, key_dim)
+    attention = attention_of(row, task, key_dim)
     if EXACT_LAST in row:
         attention = [attention] * (NUM_LAYERS - 1) + [EXACT]
     conv_kernel_size = CONV_KERNEL_SIZE if row.endswith(f", {CONV}") else None
@@ -102,7 +101,7 @@ def make_model(task, row, key_dim, seed):
         task.vocabulary_size,
         max_length=task.length,
         num_layers=NUM_LAYERS,
-        num_heads=num_heads,
+        num_heads=task.hidden_dim // key_dim,
         hidden_dim=task.hidden_dim,
         intermediate_dim=feed_forward_width(task.hidden_dim, attention),
         causal=not task.num_classes,
@@ -133,9 +132,9 @@ def count_parameters(model):
     return sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)
 
 
-def attention_of(row, task, num_heads, key_dim):
+def attention_of(row, task, key_dim):
     """Makes the attention layer of a row; returns "none" for no attention."""
-    grid = task.grid or (task.length,)
+    num_heads, grid = task.hidden_dim // key_dim, task.grid or (task.length,)
     _, rotary = positions_of(task.position_embedding, row, grid, key_dim)
     common = dict(
         num_heads=num_heads,
@@ -181,6 +180,5 @@ def numbers_in_state(row, task, key_dim):
         return task.length * 2 * task.hidden_dim
     if task.num_classes:
         return None
-    layer = attention_of(row, task, task.hidden_dim // key_dim, key_dim)
-    state = layer.get_initial_state(1)["attention"]
+    state = attention_of(row, task, key_dim).get_initial_state(1)["attention"]
     return sum(int(x.shape.num_elements()) for x in state.values())

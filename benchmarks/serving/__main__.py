@@ -7,7 +7,7 @@
 Exports two models of equal size with random weights: linear attention with a state, and
 exact attention with a key-value cache. Serves each from a process on one core, and runs
 sessions that all begin at once. Then calls the signatures without HTTP. Writes
-results.json and tables.md.
+results.json and tables.md. `--quick` replaces all sizes by small ones.
 """
 
 import contextlib

@@ -1,7 +1,6 @@
 """Runs the service of `examples/serving` on one core, and concurrent sessions."""
 
 import asyncio
-import contextlib
 import json
 import os
 import socket
@@ -25,13 +24,15 @@ class Service:
             self.port = listening.getsockname()[1]
         options = [f"--limits.{name}={value}" for name, value in limits.items()]
         command = [sys.executable, "-m", "examples.serving", str(folder)]
-        with on_one_core(), open(log, "w") as file:
+        with open(log, "w") as file:
             self._process = subprocess.Popen(
                 [*command, f"--port={self.port}", *options],
                 cwd=runner.ROOT,
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
+        if hasattr(os, "sched_setaffinity"):  # before TensorFlow counts the cores
+            os.sched_setaffinity(self._process.pid, {min(os.sched_getaffinity(0))})
         try:
             self._wait(log)
         except BaseException:
@@ -67,20 +68,6 @@ class Service:
     def stop(self):
         self._process.kill()
         self._process.wait()
-
-
-@contextlib.contextmanager
-def on_one_core():
-    """Limits processes that start in this context to one core."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
 
 
 async def session(port, tokens, new_tokens, started):

@@ -1,4 +1,4 @@
-"""Numbers that the golden test compares, their files, and the comparison.
+"""Files of recorded numbers, and the comparison with them.
 
 An array of more than 24 numbers is kept as a sketch: each number, with a random sign,
 is added to one of 24 sums. Two sketches are as far apart as their arrays, up to a
@@ -8,36 +8,10 @@ factor near 1.
 import json
 import pathlib
 
-import keras
 import numpy as np
-import tensorflow as tf
 
-from tests.golden import layer_cases, model_cases
-
-CASES = {
-    **{name: case.numbers for name, case in layer_cases.CASES.items()},
-    "draws": layer_cases.draws,
-    **model_cases.CASES,
-}
 FOLDER = pathlib.Path(__file__).parent / "recorded"
 SKETCH_SIZE = 24
-
-
-def compute(name):
-    """Returns the numbers of a configuration, a dict of NumPy arrays by name."""
-    keras.utils.clear_session(free_memory=False)
-    keras.utils.set_random_seed(0)
-    numbers = {key: _as_numpy(x) for key, x in CASES[name]().items()}
-    for key, array in numbers.items():
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name}, {key}: not all numbers are finite.")
-    return numbers
-
-
-def _as_numpy(x):
-    x = tf.convert_to_tensor(x)
-    # files of NumPy have no bfloat16; float32 holds all its values
-    return np.asarray(tf.cast(x, "float32") if x.dtype == "bfloat16" else x)
 
 
 def sketch(array):

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer import PerformerAttention, generate
-from tests.golden.numbers import ids, normal, set_weights
+from tests.golden.inputs import ids, normal, set_weights
 from tests.layers.inputs import language_model
 
 INPUTS = {
@@ -64,7 +64,7 @@ def make(name, seed=1):
 
 def make_to_save(name):
     model = make(name)
-    set_weights(model, projections=False)
+    set_weights(model)
     for redraws, layer in enumerate(_with_features(model)):
         layer.redraw_features(redraws + 2)
     return model

@@ -63,6 +63,16 @@ class Case:
         ]
 
 
+ABSTRACT = {layers.AttentionLayer, layers.EmbeddingLayer, layers.MixingLayer}
+
+
+def exported(*bases):
+    """Returns all exported subclasses of `bases`, without the abstract ones."""
+    parts = vars(keras_performer), vars(layers), vars(zoo)
+    classes = {x for part in parts for x in part.values() if inspect.isclass(x)}
+    return {x for x in classes if issubclass(x, bases)} - ABSTRACT
+
+
 def serialized(layer):
     """Returns the config of a layer, so that cases do not share the layer itself.
 

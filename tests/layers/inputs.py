@@ -1,5 +1,7 @@
 """Inputs, layers and measures that the tests of layers share."""
 
+import itertools
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -42,6 +44,26 @@ def value_and_gradients(layer, inputs, output_mask=None, **call):
         loss = tf.reduce_sum(tf.square(weighted))
     variables = [weight.value for weight in layer.trainable_weights]
     return output, tape.gradient(loss, [inputs, *variables])
+
+
+def in_pieces(layer, x, *cuts, state=None, **call):
+    """Returns the output of consecutive calls on pieces of x, and the last state.
+
+    Args:
+        layer: an attention, block or model.
+        x: array `(B, length, ...)`.
+        *cuts: indices at which pieces after the first one start.
+        state: the state before x. Defaults to the layer's first one.
+        **call: arrays `(B, length)` that are cut like x.
+    """
+    if state is None:
+        state = layer.get_initial_state(len(x), packed="segment_ids" in call)
+    parts = []
+    for start, end in itertools.pairwise((0, *cuts, x.shape[1])):
+        here = {name: array[:, start:end] for name, array in call.items()}
+        part, state = layer(x[:, start:end], state=state, return_state=True, **here)
+        parts.append(part)
+    return tf.concat(parts, 1), state
 
 
 def plain_options(attention="performer"):

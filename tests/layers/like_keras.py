@@ -1,34 +1,25 @@
-"""Keras' attention layers, and our layers with the same results and weights."""
+"""Keras' attention layers, and our layers with the same weights."""
+
+import functools
 
 import keras
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, ops
+from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention
 from tests.layers.inputs import normal
 
-
-@keras.saving.register_keras_serializable(package="tests")
-class WithExactWeights(PerformerAttention):
-    """`PerformerAttention` with exact weights instead of estimates."""
-
-    def attend(self, query, key, value, visible, state=None, training=None):
-        return ops.exact_attention(query, key, value, visible), None
-
-    def scores(self, query, key, visible):
-        return ops.exact_scores(query, key, visible)
+KINDS = {
+    "keras": keras.layers.MultiHeadAttention,
+    "exact": ExactAttention,
+    "performer": functools.partial(PerformerAttention, num_random_features=6),
+}
 
 
 def multi_head(kind, num_heads=3, key_dim=4, **options):
-    """Returns a layer of kind "keras", "exact" or "performer", with nonzero biases."""
-    options.setdefault(
-        "bias_initializer", keras.initializers.RandomNormal(stddev=0.5, seed=6)
-    )
-    if kind == "keras":
-        return keras.layers.MultiHeadAttention(num_heads, key_dim, **options)
-    if kind == "exact":
-        return ExactAttention(num_heads, key_dim, **options)
-    return WithExactWeights(num_heads, key_dim, num_random_features=6, **options)
+    """Returns a layer of one of `KINDS`, with nonzero biases."""
+    bias = keras.initializers.RandomNormal(stddev=0.5, seed=6)
+    return KINDS[kind](num_heads, key_dim, **{"bias_initializer": bias, **options})
 
 
 def grouped_query(
@@ -36,35 +27,27 @@ def grouped_query(
 ):
     """Returns layers as `multi_head`, but like `keras.layers.GroupQueryAttention`."""
     if kind == "keras":
-        options.setdefault(
-            "bias_initializer", keras.initializers.RandomNormal(stddev=0.5, seed=6)
-        )
+        bias = keras.initializers.RandomNormal(stddev=0.5, seed=6)
         heads = num_query_heads, num_key_value_heads
+        options = {"bias_initializer": bias, **options}
         return keras.layers.GroupQueryAttention(head_dim, *heads, **options)
     options["num_key_value_heads"] = num_key_value_heads
     return multi_head(kind, num_query_heads, head_dim, **options)
 
 
-def pair(make, kind, shapes, **options):
-    """Returns Keras' layer and a layer of `kind`, built, with the same weights.
+def pair(make, shapes, **options):
+    """Returns Keras' layer and ours of kind "exact", built, with the same weights.
 
     Args:
         make: `multi_head` or `grouped_query`.
-        kind: "exact" or "performer".
         shapes: shapes of query, value and key, or only of the first one or two.
         **options: arguments of both layers.
     """
-    expected, layer = make("keras", **options), make(kind, **options)
+    expected, layer = make("keras", **options), make("exact", **options)
     expected.build(shapes[0], *(shapes[1:] or shapes[:1]))
     layer.build(*shapes)
-    copy_weights(layer, expected)
+    layer.set_weights(expected.get_weights())
     return expected, layer
-
-
-def copy_weights(layer, other):
-    """Gives a layer the dense weights of another; random features stay."""
-    weights = other.get_weights()[: len(layer.trainable_weights)]
-    layer.set_weights(weights + layer.get_weights()[len(weights) :])
 
 
 def results(layer, inputs, **call):

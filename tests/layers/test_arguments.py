@@ -10,15 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, layers, zoo
-from tests.cases import CASES
+from keras_performer import PerformerAttention, layers
+from tests.cases import CASES, exported
 from tests.layers.inputs import normal
 
-ALL_KINDS = [
-    kind
-    for kind in (*vars(layers).values(), *vars(zoo).values())
-    if inspect.isclass(kind) and issubclass(kind, layers.AttentionLayer)
-]
 # Words of the error, wrong values, and arguments of cases.
 WRONG = [
     (
@@ -182,7 +177,7 @@ def test_the_first_arguments_are_those_of_multi_head_attention():
         ]
 
     ours = positional(PerformerAttention)
-    for kind in ALL_KINDS:
+    for kind in exported(layers.AttentionLayer):
         assert positional(kind) == ours
     assert ours == positional(keras.layers.MultiHeadAttention)[:6]
     assert ours[-1] == ("output_shape", None)
@@ -190,12 +185,6 @@ def test_the_first_arguments_are_those_of_multi_head_attention():
     call = [p[0] for p in positional(PerformerAttention.call)]
     assert {name for name, _ in exact_call} <= set(call)
     assert call[:6] == [name for name, _ in exact_call][:6]
-
-
-@pytest.mark.parametrize("kind", [layers.LocalAttention, zoo.LongformerAttention])
-def test_a_window_is_required(kind):
-    with pytest.raises(TypeError, match="required.*'sliding_window'"):
-        kind(2, 4)
 
 
 @pytest.mark.parametrize("built", [False, True])

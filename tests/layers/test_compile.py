@@ -10,9 +10,8 @@ import tensorflow as tf
 
 from keras_performer.feature_maps import SoftmaxFeatures
 from keras_performer.layers import LocalAttention, performer
-from keras_performer.ops import blocks
 from keras_performer.zoo import LongformerAttention
-from tests.layers.inputs import normal, small_layer, twin, value_and_gradients
+from tests.layers.inputs import small_layer, value_and_gradients
 
 LENGTH = performer.MIN_COMPILED_LENGTH
 
@@ -29,33 +28,6 @@ def traced(layer, known=LENGTH, training=True):
     spec = tf.TensorSpec((None, known, 3))
     graph = tf.function(lambda x: layer(x, training=training))
     return bool(compiled_functions(graph.get_concrete_function(spec).graph))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "feature_map, causal, masked, eager",
-    [("relu", True, False, False), ("softmax", False, True, True)],
-)
-def test_compiled_equals_plain(feature_map, causal, masked, eager, monkeypatch):
-    sizes = blocks.ON_CPU._replace(max_tokens=32)  # three blocks
-    monkeypatch.setattr(blocks, "ON_CPU", sizes)
-    x = normal((2, 70, 3), seed=2)
-    mask = np.random.default_rng(3).random((2, 70)) < 0.7 if masked else None
-    options = {"feature_map": feature_map, "causal": causal, "chunk_size": 16}
-    layer = small_layer(jit_compile=True, **options)
-    layer.build(x.shape)
-    results = []
-    for one in (layer, twin(layer, x, jit_compile=False, **options)):
-
-        def step(x):
-            return value_and_gradients(one, x, query_mask=mask, training=True)
-
-        step = step if eager else tf.function(step)
-        results.append(tf.nest.flatten(step(x)))
-    for jitted, plain in zip(*results):
-        scale = np.abs(plain).max()
-        assert scale > 0
-        np.testing.assert_allclose(jitted, plain, rtol=0, atol=3e-6 * scale)
 
 
 def test_auto_compiles_long_training_steps_of_known_length_only(two_threads):
@@ -164,18 +136,6 @@ def test_functions_are_shared_where_a_tape_records():
     assert inline(stack) == []
     trained = inline(lambda x: value_and_gradients(stack, x, training=True))
     assert trained == [False, False]  # forward and backward
-
-
-def test_a_redraw_reaches_the_compiled_function():
-    x = normal((1, 33, 3), seed=7)
-    layer = small_layer(jit_compile=True)
-    graph = tf.function(layer)
-    before = graph(x)
-    plain = twin(layer, x, jit_compile=False)
-    for one in (layer, plain):
-        one.redraw_features()
-    assert np.abs(graph(x) - before).max() > 1e-3
-    np.testing.assert_allclose(graph(x), plain(x), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -150,7 +150,7 @@ def test_unknown_shapes_and_xla(name):
     assert relative_error(unknown(*one), masked(*one)) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["longformer", "big_bird", "linformer"])
+@pytest.mark.parametrize("name", ["longformer", "big_bird", "linformer", "qk_norm"])
 def test_files_of_keras_attention_are_loaded(name):
     """Dense weights load by name; the mechanism's own weights keep their values."""
     inputs = keras.Input((None, 8))

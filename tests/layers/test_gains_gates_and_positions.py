@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, PerformerLM, ops, zoo
+from keras_performer import PerformerAttention, zoo
 from keras_performer.conversion import (
     approximation_report,
     convert_attention,
@@ -16,8 +16,7 @@ from keras_performer.conversion import (
     convert_to_softmax,
 )
 from keras_performer.layers import ExactAttention, PerformerDecoder
-from tests.contract import relative_error
-from tests.layers.inputs import language_model, normal, value_and_gradients
+from tests.layers.inputs import normal, value_and_gradients
 from tests.layers.twins import randomize
 
 GRID = (2, 3, 2)
@@ -33,29 +32,6 @@ def made(kind=PerformerAttention, random=True, **options):
     if random:
         randomize(layer)
     return layer
-
-
-# two to four times the spacing of numbers, as machines round products differently
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"),
-    [("mixed_bfloat16", 2e-2), ("mixed_float16", 4e-3), ("float64", 1e-5)],
-)
-@pytest.mark.parametrize(
-    ("kind", "options", "first"),
-    [
-        (PerformerAttention, dict(causal=True, exact_window=3), None),
-        (PerformerAttention, dict(exact_window=3, qk_norm=True, **TAYLOR), None),
-        (ExactAttention, dict(rotary=True), 10**6),
-    ],
-)
-def test_other_dtypes_give_the_same(kind, options, first, dtype, tolerance):
-    layer, other = made(kind, **options), made(kind, dtype=dtype, **options)
-    other.set_weights(layer.get_weights())
-    x = normal((1, 700, 8), 1, std=0.5)
-    call = {} if first is None else dict(positions=first + 3 * np.arange(700)[None])
-    output = other(x, **call)
-    assert output.dtype == dtype.removeprefix("mixed_")
-    assert relative_error(output, layer(x, **call)) < tolerance
 
 
 # -- The gain of keys outside a window.
@@ -78,20 +54,6 @@ def test_the_gain_is_what_it_was_made_with_and_can_be_set():
         each.build((None, None, 8))
     np.testing.assert_allclose(one.log_gain, [-3.0] * 3, rtol=1e-6)
     assert plain.log_gain is None
-
-
-def test_a_model_keeps_the_first_gain_of_each_head():
-    gains = np.array([-4.0, 0.0, 2.5], "float32")
-    model = language_model(9, 8, 2, 3, 6, exact_window=3, initial_log_gain=gains)
-    model.save("model.keras")
-    loaded = keras.saving.load_model("model.keras")
-    again = PerformerLM.from_config(model.get_config())
-    again.build((None, 8))
-    for block in (*loaded.blocks, *again.blocks):
-        np.testing.assert_allclose(block.attention.log_gain, gains)
-        assert block.attention.initial_log_gain == (-4, 0, 2.5)
-    without, _ = convert_to_performer(model, exact_window=None)
-    assert without.blocks[0].attention.initial_log_gain == 0
 
 
 # -- The forget gate.
@@ -145,46 +107,6 @@ def test_only_self_attention_has_a_gate():
     assert gates and all("self_attention" in path for path in gates)
 
 
-def test_the_state_is_of_the_gate():
-    """A layer with a gate refuses a state without decays; the error names them."""
-    layer, plain = (
-        made(exact_window=3, causal=True, forget_gate=gate) for gate in (True, False)
-    )
-    with pytest.raises(ValueError, match='"decay"'):
-        layer(X[:1, :1], state=plain.get_initial_state(1))
-    state = layer.get_initial_state(1)["attention"]
-    assert isinstance(ops.DecayingState(**state), tuple)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recompute", ["block", "network"])
-def test_a_language_model_with_gates_trains_the_same_in_chunks(recompute):
-    options = dict(exact_window=4, num_random_features=8, forget_gate=True, seed=1)
-    model = language_model(30, 40, 1, 2, 8, chunk_size=8, **options)
-    tokens = np.random.default_rng(1).integers(0, 30, (2, 20))
-    model.build(tokens.shape)
-    again = PerformerLM.from_config({**model.get_config(), "recompute": recompute})
-    again.build(tokens.shape)
-    again.set_weights(model.get_weights())
-    before, after = model.get_weights(), []
-    for each in (model, again):
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        each.compile(keras.optimizers.SGD(1.0), loss, run_eagerly=True)
-        each.train_on_batch(tokens, tokens)
-        after.append(each.get_weights())
-    gates = [w.path for w in model.weights if "forget_gate" in w.path]
-    assert len(gates) == 2
-    for weight, start, one, other in zip(model.weights, before, *after, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
-        assert not np.array_equal(start, one) or weight.path not in gates
-
-
-def test_bidirectional_recompute_of_gates_is_refused():
-    options = dict(causal=False, forget_gate=True, recompute="block")
-    with pytest.raises(ValueError, match="without a forget gate"):
-        language_model(30, 40, 1, 2, 16, **options)
-
-
 @pytest.mark.parametrize("convert", [convert_to_softmax, convert_to_performer])
 def test_conversion_keeps_the_gate(convert):
     start = keras.Input((None, 8))
@@ -229,24 +151,6 @@ def test_tokens_without_a_query_or_key_give_finite_gradients():
     x = X * (np.arange(12) % 3 > 0)[:, None]
     output, gradients = value_and_gradients(layer, x)
     assert all(np.isfinite(z).all() for z in (output, *gradients))
-
-
-def test_files_of_attention_without_norms_leave_the_scale():
-    """Files of `MultiHeadAttention`, for example, have no scale."""
-    inputs = keras.Input((None, 8))
-    layers = (
-        keras.layers.MultiHeadAttention(4, 6, name="attention"),
-        ExactAttention(4, 6, qk_norm=True, name="attention"),
-    )
-    models = [keras.Model(inputs, layer(inputs, inputs)) for layer in layers]
-    models[0].save_weights("plain.weights.h5")
-    scales = [1.0, 2.0, 3.0, 4.0]
-    layers[1].query_key_norm.log_scale.assign(scales)
-    models[1].load_weights("plain.weights.h5")
-    np.testing.assert_array_equal(layers[1].query_key_norm.log_scale, scales)
-    for name in ("query_dense", "key_dense"):
-        given, own = (getattr(layer, name).kernel for layer in layers)
-        np.testing.assert_array_equal(given, own)
 
 
 # -- Rotary positions.

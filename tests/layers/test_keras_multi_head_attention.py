@@ -1,9 +1,9 @@
 """Keras' tests of its attention layers, applied to ours.
 
-Exact attention, and `PerformerAttention` with exact weights for its estimates, give the
-outputs of Keras' `MultiHeadAttention` and `GroupQueryAttention`. This file leaves out
-options that our layers lack (attention over other axes, `use_gate`, `sliding_window`,
-flash attention) and overriding `_compute_attention`.
+Exact attention gives the outputs of Keras' `MultiHeadAttention` and
+`GroupQueryAttention`. This file leaves out options that our layers lack (attention over
+other axes, `use_gate`, `sliding_window`, flash attention) and overriding
+`_compute_attention`.
 """
 
 import keras
@@ -19,7 +19,6 @@ from tests.layers.like_keras import (
     results,
 )
 
-BOTH = pytest.mark.parametrize("make", [multi_head, grouped_query])
 B, T, S = 2, 5, 7
 
 # shapes of query, value and key; options; arguments of the call
@@ -40,26 +39,20 @@ CASES = {
     "grouped, a key of its own": ([(B, T, 8), (B, S, 8), (B, S, 3)], {}, {}),
 }
 GROUPED = {"two of six", "one of six", "all of six", "grouped, a key of its own"}
-WITH_FEATURES = "a key of its own", "causal", "two of six"
 
 
-@pytest.mark.parametrize(
-    ("kind", "case"),
-    [*(("exact", case) for case in CASES), *(("performer", c) for c in WITH_FEATURES)],
-)
+@pytest.mark.parametrize("case", CASES)
 # Keras' layer warns about sequences of one token
 @pytest.mark.filterwarnings("ignore:(?s).*softmax over axis 3 of a tensor of shape")
-def test_numbers_gradients_and_names_are_those_of_keras(kind, case):
+def test_numbers_gradients_and_names_are_those_of_keras(case):
     shapes, options, call = CASES[case]
     make = grouped_query if case in GROUPED else multi_head
-    expected, layer = pair(make, kind, shapes, **options)
+    expected, layer = pair(make, shapes, **options)
 
     def described(layer):
-        weights = layer.trainable_weights
-        return [(w.path.split("/", 1)[1], w.shape, w.dtype) for w in weights]
+        return [(w.path.split("/", 1)[1], w.shape, w.dtype) for w in layer.weights]
 
     assert described(layer) == described(expected)
-    assert len(layer.non_trainable_weights) == (0 if kind == "exact" else 3)
     # seeds of dropout
     seeds = [len(one.variables) - len(one.weights) for one in (layer, expected)]
     assert seeds[0] == seeds[1]
@@ -75,30 +68,12 @@ def test_numbers_gradients_and_names_are_those_of_keras(kind, case):
         assert np.linalg.norm(wanted[name]) > 0.5
 
 
-SHAPES = {
-    "no key": ((4, 8), (2, 8), None, None),
-    "a key": ((4, 8), (2, 8), (2, 3), None),
-    "no key, an output shape": ((4, 8), (2, 8), None, (3, 4)),
-    "a key, an output shape": ((4, 8), (2, 8), (2, 3), (1, 5)),
-    "an int for a shape": ((4, 8), (2, 8), None, 5),
-    "an empty tuple for a shape": ((4, 8), (2, 8), None, ()),
-    "an empty list for a shape": ((4, 8), (2, 8), None, []),
-    "features of three sizes": ((4, 8), (4, 7), (4, 6), None),
-}
-
-
-@pytest.mark.parametrize("case", SHAPES)
-def test_the_computed_shape_is_that_of_the_output(case):
-    query, value, key, output_shape = SHAPES[case]
-    layer = multi_head("performer", output_shape=output_shape)
-    shapes = [(7, *shape) for shape in (query, value, key) if shape is not None]
-    computed = layer.compute_output_shape(*shapes)
-    assert not layer.built
-    assert layer.compute_output_shape(*map(list, shapes)) == computed
-    output = layer(*map(normal, shapes))
-    assert tuple(output.shape) == tuple(computed)
-    sizes = (output_shape,) if isinstance(output_shape, int) else output_shape
-    assert tuple(computed) == (7, *query[:-1], *(sizes or (8,)))
+@pytest.mark.parametrize("empty", [(), []])
+def test_an_empty_output_shape_is_that_of_the_query(empty):
+    layer = multi_head("performer", output_shape=empty)
+    shapes = [7, 4, 8], [7, 2, 8]  # lists, as in files
+    assert layer.compute_output_shape(*shapes) == (7, 4, 8)
+    assert layer(*map(normal, shapes)).shape == (7, 4, 8)
 
 
 def test_a_value_that_does_not_fit_raises_before_a_call_too():
@@ -120,42 +95,6 @@ def test_one_initializer_gives_every_kernel_its_own_values():
     kernels = [w.numpy().ravel() for w in layer.trainable_weights if w.name == "kernel"]
     assert len(kernels) == 4 and np.std(kernels, 1).min() > 0.01
     assert np.abs(np.corrcoef(kernels) - np.eye(4)).max() < 0.5
-
-
-TOKENS = np.array([[1, 2, 3, 0, 0], [3, 3, 1, 1, 2], [1, 0, 0, 0, 0]])
-OTHER_TOKENS = np.array([[5, 4, 0, 1], [3, 0, 0, 0], [2, 1, 1, 4]])
-
-
-@BOTH
-@pytest.mark.parametrize("causal", [False, True])
-def test_implicit_masks_mean_what_a_full_mask_means_in_keras(make, causal):
-    """Also checks that there are no warnings, which are errors."""
-    embed = keras.layers.Embedding(6, 8, mask_zero=True)
-    tokens = TOKENS if causal else OTHER_TOKENS
-    query, value = embed(TOKENS), embed(tokens)
-    shapes = [query.shape, value.shape]
-    expected, layer = pair(make, "exact", shapes)
-    call = dict(use_causal_mask=causal, return_attention_scores=True)
-    output, scores = layer(query, value, **call)
-
-    seen = (TOKENS != 0)[:, :, np.newaxis] & (tokens != 0)[:, np.newaxis]
-    if causal:
-        seen &= np.tril(np.ones(seen.shape[1:], bool))
-    arrays = query.numpy(), value.numpy()
-    wanted, wanted_scores = expected(
-        *arrays, attention_mask=seen, return_attention_scores=True
-    )
-    rows = seen.any(-1)
-    assert relative_error(output.numpy()[rows], wanted.numpy()[rows]) < 1e-5
-    by_query, wanted_by_query = (
-        np.moveaxis(np.asarray(x), 1, 2) for x in (scores, wanted_scores)
-    )
-    assert relative_error(by_query[rows], wanted_by_query[rows]) < 1e-5
-    # without a visible key, Keras gives the average of all values; ours gives 0
-    assert 0 < rows.sum() < rows.size
-    bias = np.broadcast_to(layer.output_dense.bias, output.numpy()[~rows].shape)
-    np.testing.assert_array_equal(output.numpy()[~rows], bias)
-    assert not by_query[~rows].any()
 
 
 def model_of(attention):
@@ -218,14 +157,13 @@ def self_attention(make):
 PAIR = [normal((B, T, 6)), normal((B, S, 6), 1)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "make, attention, kind",
     [
         (functional, multi_head, "performer"),
-        (nested, multi_head, "exact"),
-        (attributes, grouped_query, "performer"),
-        (self_attention, multi_head, "performer"),
+        pytest.param(nested, multi_head, "exact", marks=pytest.mark.slow),
+        pytest.param(attributes, grouped_query, "performer", marks=pytest.mark.slow),
+        pytest.param(self_attention, multi_head, "performer", marks=pytest.mark.slow),
     ],
 )
 def test_weights_of_keras_load_by_name(make, attention, kind):
@@ -234,18 +172,13 @@ def test_weights_of_keras_load_by_name(make, attention, kind):
     expected = make(lambda name: attention("keras", name=name, dropout=dropout))
     expected.save_weights("keras.weights.h5")
     loaded = make(lambda name: attention(kind, name=name, dropout=dropout))
-    features = random_features(loaded)
+    features = [w.numpy() for w in loaded.non_trainable_weights]
     assert bool(features) == (kind == "performer")
-    inputs = PAIR[0] if make is self_attention else PAIR
-    assert relative_error(loaded(inputs), expected(inputs)) > 0.05
     loaded.load_weights("keras.weights.h5")
-    assert relative_error(loaded(inputs), expected(inputs)) < 1e-5
-    for before, after in zip(features, random_features(loaded), strict=True):
-        np.testing.assert_array_equal(after, before)
-
-
-def random_features(model):
-    return [w.numpy() for w in model.weights if "random_projection" in w.path]
+    for own, given in zip(loaded.trainable_weights, expected.weights, strict=True):
+        np.testing.assert_array_equal(own, given)
+    for own, before in zip(loaded.non_trainable_weights, features, strict=True):
+        np.testing.assert_array_equal(own, before)
 
 
 def test_keras_loads_our_weights_where_layers_are_attributes():

@@ -31,39 +31,6 @@ def test_a_mask_that_is_set_is_what_layers_and_losses_read():
     assert float(GivenValues()(values, values)) == pytest.approx(1.0, rel=1e-5)
 
 
-def test_a_symbolic_scope_is_open_while_shapes_are_asked_for():
-    seen = []
-
-    class Asks(keras.layers.Layer):
-        def call(self, x):
-            seen.append(keras_privates.in_symbolic_scope())
-            return x
-
-    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
-        model = keras.Sequential([keras.Input((3,)), Asks()])  # calls it for its shape
-        model.compile("sgd", "mse")
-    x = tf.ones((2, 3))
-    model.predict(x, verbose=0)
-    model.evaluate(x, x, verbose=0)  # asks for shapes first
-    assert seen == [True, False, True, False]
-
-
-def test_all_layers_are_found_however_deep():
-    class Outer(keras.layers.Layer):
-        def __init__(self):
-            super().__init__()
-            self.parts = [keras.layers.Dense(1, name="in_a_list")]
-
-        def call(self, x):
-            return self.parts[0](x)
-
-    inner = keras.Sequential([keras.Input((2,)), Outer()], name="inner")
-    model = keras.Sequential([keras.Input((2,)), inner], name="outer")
-    names = {layer.name for layer in keras_privates.all_layers(model)}
-    assert {"in_a_list", "inner", "outer"} <= names
-    assert "in_a_list" not in {layer.name for layer in model.layers}
-
-
 def test_symbolic_calls_have_all_arguments():
     layer = keras.layers.MultiHeadAttention(2, 3)
     one, other = keras.Input((5, 4)), keras.Input((7, 4))
@@ -138,42 +105,6 @@ def test_the_function_inside_a_metric_and_a_loss():
             return y_pred
 
     assert keras_privates.wrapped_function(OwnLoss()) == (None, {})
-
-
-def test_an_entry_of_the_same_name_is_found_beside_the_one_of_the_class():
-    found = []
-
-    class Inner(keras.layers.Dense):
-        def load_own_variables(self, store):
-            assert len(store.keys()) == 0  # Keras itself finds nothing
-            entry = keras_privates.same_named_entry(store, self)
-            found.append([np.array(entry[key]) for key in entry.keys()])
-
-    class Owner(keras.layers.Layer):
-        inner_class = keras.layers.Dense
-
-        def build(self, input_shape):
-            self.inner = self.inner_class(1, name="inner_name")
-            self.inner.build(input_shape)
-
-        def call(self, x):
-            return self.inner(x)
-
-    class OtherOwner(Owner):
-        inner_class = Inner
-
-    def model(owner, *names):
-        layers = [owner(name=name) for name in names]
-        return keras.Sequential([keras.Input((1,)), *layers])
-
-    expected = model(Owner, "first", "second")
-    expected.save_weights("owner.weights.h5")
-    model(OtherOwner, "second", "third", "first").load_weights("owner.weights.h5")
-    first, second = (layer.get_weights() for layer in expected.layers)
-    for entry, weights in zip(found, (second, [], first), strict=True):
-        assert len(entry) == len(weights)
-        for one, other in zip(entry, weights):
-            np.testing.assert_array_equal(one, other)
 
 
 def test_a_layer_inside_of_a_built_one_is_exchanged():

@@ -14,6 +14,7 @@ from keras_performer.layers import PerformerAttention, PerformerBlock
 from tests.cases import CASES
 from tests.contract import relative_error
 from tests.layers.inputs import (
+    in_pieces,
     language_model,
     normal,
     small_layer,
@@ -188,26 +189,6 @@ def attention(**options):
     return PerformerAttention(4, 3, **sizes, **options)
 
 
-@pytest.mark.slow
-def test_a_functional_model_with_an_input_of_ids():
-    """Checks unknown lengths, Keras' mask, saving, and half precision."""
-    tokens = keras.Input((None,), dtype="int32")
-    segment_ids = keras.Input((None,), dtype="int32")
-    x = keras.layers.Embedding(9, 8, mask_zero=True)(tokens)
-    layer = attention(causal=True, dtype="mixed_bfloat16")
-    model = keras.Model([tokens, segment_ids], layer(x, segment_ids=segment_ids))
-    inputs = [np.random.default_rng(2).integers(0, 9, (2, 20)), SEGMENTS]
-    found = model(inputs)
-    for row, start, end in ((0, 6, 17), (1, 12, 20)):
-        piece = [x[row : row + 1, start:end] for x in inputs]
-        expected = tf.cast(model(piece), "float32")[0]
-        difference = tf.cast(found[row, start:end], "float32") - expected
-        assert np.abs(difference).max() < np.abs(expected).max() / 32
-    model.save("model.keras")
-    again = keras.saving.load_model("model.keras")
-    np.testing.assert_array_equal(again(inputs), found)
-
-
 def test_a_block_and_a_model_pass_them_on():
     block = PerformerBlock(attention(causal=True), 16)
     found = block(PACKED, segment_ids=SEGMENTS)
@@ -221,39 +202,17 @@ def test_a_block_and_a_model_pass_them_on():
     again = model(changed, segment_ids=SEGMENTS)
     np.testing.assert_allclose(again[0, 6:], whole[0, 6:], atol=1e-6)
     assert np.abs(again[0, 5] - whole[0, 5]).max() > 1e-3
-    state, outputs = model.get_initial_state(2, packed=True), []
-    for piece in (slice(0, 6), slice(6, 20)):
-        given = dict(segment_ids=SEGMENTS[:, piece], state=state, return_state=True)
-        output, state = model(tokens[:, piece], **given)
-        outputs.append(output)
-    np.testing.assert_allclose(tf.concat(outputs, 1), whole, atol=2e-5)
+    pieces, _ = in_pieces(model, tokens, 6, segment_ids=SEGMENTS)
+    np.testing.assert_allclose(pieces, whole, atol=2e-5)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: attention()(PACKED, PACKED[:, :9], segment_ids=SEGMENTS),
-            "self-attention",
-        ),
-        (lambda: attention()(PACKED, segment_ids=SEGMENTS[:, :9]), "of shape"),
-        (
-            lambda: attention(causal=True)(
-                PACKED, segment_ids=SEGMENTS, state=attention().get_initial_state(2)
-            ),
-            "packed=True",
-        ),
-        (
-            lambda: language_model(9, 20, 1, 2, 8, recompute="block")(
-                tf.zeros((2, 20), tf.int32), segment_ids=SEGMENTS, training=True
-            ),
-            "recompute=None",
-        ),
-    ],
-)
-def test_segments_that_cannot_be_kept_apart_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+def test_segments_are_of_one_sequence():
+    for keys, ids, message in (
+        (PACKED[:, :9], SEGMENTS, "self-attention"),
+        (PACKED, SEGMENTS[:, :9], "of shape"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            attention()(PACKED, keys, segment_ids=ids)
 
 
 def test_ids_of_64_bits_and_of_one_row_for_all():

@@ -2,13 +2,12 @@
 
 import functools
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention
-from keras_performer.layers import AttentionLayer, ExactAttention, LocalAttention
+from keras_performer.layers import ExactAttention, LocalAttention
 from keras_performer.zoo import ReformerAttention, ReversibleBlock
 from tests.costs import kept_for_gradients
 from tests.layers.inputs import normal
@@ -110,26 +109,6 @@ def test_dropout_is_the_same_when_it_is_computed_again():
     np.testing.assert_array_equal([seed.numpy() for seed in seeds], after)
     assert np.abs(block(x, training=True) - got[0]).max() > 0.01
     assert np.abs(block(x) - block(x)).max() == 0
-
-
-@keras.saving.register_keras_serializable("tests")
-class Noting(AttentionLayer):
-    """Exact attention that records its queries."""
-
-    noted: list = []
-
-    def attend(self, query, key, value, visible, state=None, training=None):
-        self.noted.append(query.numpy())
-        return ExactAttention.attend(self, query, key, value, visible)
-
-
-def test_what_is_computed_again_is_what_was_to_the_bit():
-    block = ReversibleBlock([Noting(2, 4) for _ in range(12)], 16, seed=1)
-    Noting.noted.clear()
-    results(block, block, normal((3, 40, 8), 1))
-    forward, again = Noting.noted[:12], Noting.noted[12:]
-    for one, other in zip(forward, reversed(again), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_what_is_kept_does_not_grow_with_the_depth():

@@ -8,24 +8,10 @@ import tensorflow as tf
 from keras_performer import layers
 from tests.cases import CASES
 from tests.contract import relative_error
-from tests.layers.inputs import language_model, normal, small_layer
+from tests.layers.inputs import in_pieces, language_model, normal, small_layer
 from tests.layers.twins import randomize
 
 LENGTH = 11
-
-
-def in_pieces(layer, x, pieces, **masks):
-    """Returns the output of consecutive calls, and the last state."""
-    state = layer.get_initial_state(len(x), packed="segment_ids" in masks)
-    outputs, start = [], 0
-    for piece in pieces:
-        here = slice(start, start + piece)
-        call = {name: array[:, here] for name, array in masks.items()}
-        output, state = layer(x[:, here], state=state, return_state=True, **call)
-        outputs.append(output)
-        start += piece
-    assert start == x.shape[1]
-    return tf.concat(outputs, 1), state
 
 
 def attention_of(state):
@@ -62,7 +48,7 @@ def test_pieces_of_every_layer_are_the_whole(name):
     for given in ({}, {"segment_ids": IDS}):
         given = {**given, case.mask_name(): MASK}
         whole, last = layer(x, return_state=True, **given)
-        output, state = in_pieces(layer, x, (5, 1, 1, 4), **given)
+        output, state = in_pieces(layer, x, 5, 6, 7, **given)
         np.testing.assert_allclose(output, whole, atol=tolerance)
         tf.nest.assert_same_structure(state, last)
         flat = zip(*map(tf.nest.flatten, (state, last)), strict=True)
@@ -93,27 +79,6 @@ def test_a_layer_that_is_not_built_has_the_first_state(options):
     for got, right in zip(*map(tf.nest.flatten, (after, whole)), strict=True):
         assert got.dtype == right.dtype
         np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("policy", "state_dtype", "tolerance"),
-    [
-        ("float32", "float32", 3e-6),
-        ("float64", "float64", 1e-13),
-        ("mixed_bfloat16", "float32", 1e-2),
-        ("mixed_float16", "float32", 2e-3),
-    ],
-)
-def test_state_is_as_precise_as_the_sums_under_every_policy(
-    policy, state_dtype, tolerance
-):
-    layer = small_layer(causal=True, dtype=policy)
-    x = normal((2, LENGTH, 7), dtype="float64")
-    output, state = in_pieces(layer, x, [4] + [1] * 7)
-    assert {part.dtype.name for part in attention_of(state)} == {state_dtype}
-    cast = keras.backend.standardize_dtype(layer.compute_dtype)
-    assert output.dtype == cast
-    assert relative_error(output, layer(x)) < tolerance
 
 
 def test_a_bfloat16_layer_loses_nothing_of_a_float32_state():
@@ -173,28 +138,12 @@ def test_state_in_a_compiled_while_loop():
     assert decode.experimental_get_tracing_count() == 1
 
 
-def test_calls_that_a_state_cannot_serve_raise():
+def test_a_bidirectional_layer_has_a_state_in_causal_calls_only():
     x = normal((1, 3, 7))
     bidirectional, causal = small_layer(), small_layer(causal=True)
     state = causal.get_initial_state(1)
-    exact = layers.ExactAttention(2, 3, causal=True)
-    for layer, call, message in (
-        (bidirectional, dict(return_state=True), "causal=True.*return_state=True"),
-        (bidirectional, dict(state=state), "causal=True.*state=given"),
-        (exact, dict(return_state=True), "ExactAttention has no state"),
-        (
-            causal,
-            dict(state=state, return_attention_scores=True),
-            "return_attention_scores",
-        ),
-        (
-            causal,
-            dict(state=tuple(attention_of(state))),
-            '"position" and "attention".*type tuple',
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            layer(x, **call)
+    with pytest.raises(ValueError, match="causal=True.*state=given"):
+        bidirectional(x, state=state)
     _, used = bidirectional(x, use_causal_mask=True, return_state=True)
     shapes = [tf.nest.map_structure(lambda x: x.shape, one) for one in (used, state)]
     assert shapes[0] == shapes[1]

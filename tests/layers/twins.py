@@ -2,12 +2,14 @@
 
 A twin is a function of a dict of weights, named as in `weights_of`, and of inputs and
 masks. It computes the layer's output by the equations of a paper, in float64, and may
-be slow. With `scores=True` it returns the matrix of weights.
+be slow. With `scores=True` it returns the matrix of weights. The twin of attention
+takes the matrix from `ops.reference`, and computes in NumPy what layers do around it.
 """
 
 import numpy as np
 import tensorflow as tf
 
+from keras_performer.ops import reference
 from tests.layers.inputs import normal
 
 
@@ -35,6 +37,13 @@ def written(weights, attended):
     """Applies the output layer to attended values `(B, T, N, V)`."""
     made = np.einsum("btnv,nvd->btd", attended, weights["attention_output/kernel"])
     return made + weights.get("attention_output/bias", 0)
+
+
+def normalized(x, norm):
+    """Applies the layer `norm`, a `LayerNormalization`."""
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    scaled = (x - mean) / np.sqrt(variance + norm.epsilon)
+    return scaled * norm.gamma.numpy() + norm.beta.numpy()
 
 
 def softmax(logits, seen=True):
@@ -130,37 +139,30 @@ def attention(layer):
             if positions is None:
                 positions = np.arange(q.shape[1])[None]
             q, k = (rotated(x, positions, layer.rotary) for x in (q, k))
-        group = q.shape[2] // k.shape[2]
-        k, v = np.repeat(k, group, 2), np.repeat(v, group, 2)
-        logits = np.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(size)
-        distance = np.subtract.outer(np.arange(q.shape[1]), np.arange(k.shape[1]))
-        causal = layer.causal or use_causal_mask
-        seen = np.broadcast_to(distance >= 0 if causal else True, logits.shape)
-        if key_mask is not None:
-            seen = seen & np.asarray(key_mask)[:, None, None]
+        has_features = hasattr(layer, "feature_kernel")
+        # without features, all visible weights are in the window of exact ones
+        window = "exact_window" if has_features else "sliding_window"
+        options = dict(
+            kernel=layer.feature_kernel() if has_features else None,
+            key_mask=key_mask,
+            causal=layer.causal or use_causal_mask,
+            exact_window=getattr(layer, window, None if has_features else 10**6),
+        )
+        if "far_gain/log_gain" in weights:
+            options["log_gain"] = 10 * weights["far_gain/log_gain"]
         if segment_ids is not None:
-            number = numbers(segment_ids)
-            seen = seen & (number[:, :, None] == number[:, None])[:, None]
-        window = getattr(layer, "exact_window", None)
-        near = np.abs(distance) < (window or getattr(layer, "sliding_window", np.inf))
-        found = logits
-        if hasattr(layer, "feature_kernel"):
-            found = log_estimates(layer, q, k, logits)
-        if window is None:
-            seen = seen & near
-        else:
-            gain = 10 * weights["far_gain/log_gain"][:, None, None]
-            found = np.where(near, logits, found + gain)
+            starts = np.diff(segment_ids, axis=1, prepend=0) != 0
+            options["starts"] = tf.constant(starts)
         if getattr(layer, "forget_gate", False):
             gate = query @ weights["forget_gate/kernel"] + weights["forget_gate/bias"]
             decay = -np.log1p(np.exp(-gate))
             if key_mask is not None:
                 decay = np.where(np.asarray(key_mask)[..., None], decay, 0.0)
-            found = found + np.repeat(decays_between(decay), group, 1)
-        found = softmax(found, seen)
+            options["decay"] = tf.constant(decay)
+        q, k, v = map(tf.constant, (q, k, v))
         if scores:
-            return found
-        return written(weights, np.einsum("bnts,bsnv->btnv", found, v))
+            return reference.attention_matrix(q, k, **options).numpy()
+        return written(weights, reference.attention(q, k, v, **options).numpy())
 
     return twin
 
@@ -168,34 +170,6 @@ def attention(layer):
 def numbers(segment_ids):
     """Numbers the segments of tokens; an id that repeats later is another segment."""
     return np.cumsum(np.diff(segment_ids, axis=1, prepend=0) != 0, axis=1)
-
-
-def log_estimates(layer, q, k, logits):
-    """Computes logarithms of the weights that features estimate, `(B, N, T, S)`."""
-    if not hasattr(layer, "feature_map"):  # the features of Linear Transformers
-        phi = [np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q, k)]
-        return np.log(np.einsum("btnm,bsnm->bnts", *phi))
-    config = layer.feature_map.get_config()
-    if "activation" not in config and layer.projection_matrix is None:
-        return np.log(1 + logits + logits**2 / 2)  # Taylor's kernel
-    x = [z / q.shape[3] ** 0.25 for z in (q, k)]
-    projected = x
-    if layer.projection_matrix is not None:
-        matrix = np.asarray(layer.projection_matrix, "float64")
-        projected = [z @ matrix.T for z in x]
-    if "activation" in config:
-        phi = [ACTIVATIONS[config["activation"]](z) + 1e-3 for z in projected]
-        return np.log(np.einsum("btnm,bsnm->bnts", *phi))
-    # Lemma 1 of the paper
-    phi = [np.exp(z - (y**2).sum(-1, keepdims=True) / 2) for z, y in zip(projected, x)]
-    return np.log(np.einsum("btnm,bsnm->bnts", *phi) / len(matrix))
-
-
-ACTIVATIONS = {
-    "relu": lambda x: np.maximum(x, 0),
-    "square": np.square,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-}
 
 
 def rotated(x, positions, rotary):
@@ -217,12 +191,3 @@ def rotated(x, positions, rotary):
         )
         made += [cos * a - sin * b, sin * a + cos * b]
     return np.concatenate(made, -1)
-
-
-def decays_between(decay):
-    """Sums log-decays `(B, T, K)` between all pairs of tokens, to `(B, K, T, T)`."""
-    batch, length, num_heads = decay.shape
-    sums = np.zeros((batch, num_heads, length, length))
-    for i, j in np.ndindex(length, length):
-        sums[:, :, i, j] = decay[:, min(i, j) + 1 : max(i, j) + 1].sum(1)
-    return sums

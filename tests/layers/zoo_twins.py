@@ -15,16 +15,19 @@ def everything(x):
     return np.ones(x.shape[:2], bool)
 
 
-def attended(weights, x, sees, suffix=""):
-    """Returns the matrix `(B, N, T, T)` of exact attention, and attended values.
+def attended(weights, x, sees, suffix="", value=None):
+    """Returns the matrix `(B, N, T, S)` of exact attention, and attended values.
 
     Args:
         weights: dict, as `twins.weights_of` returns it.
         x: array `(B, T, dim)`.
         sees: bool array that broadcasts to the matrix.
         suffix: str, the end of the names of the dense layers.
+        value: array `(B, S, dim)` for cross-attention. Defaults to x.
     """
-    q, k, v = (heads(weights, name + suffix, x) for name in ("query", "key", "value"))
+    value = x if value is None else value
+    q = heads(weights, f"query{suffix}", x)
+    k, v = (heads(weights, name + suffix, value) for name in ("key", "value"))
     k, v = (np.repeat(x, q.shape[2] // x.shape[2], 2) for x in (k, v))
     logits = np.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(q.shape[3])
     matrix = softmax(logits, sees)

@@ -21,17 +21,13 @@ MIXER = dict(attention=TokenMixing(16, 6), causal=False)
     [
         ("vocabulary_size must be a positive int", dict(vocabulary_size=0)),
         ("dropout must be a float", dict(dropout=1.0)),
-        ("must be even", dict(num_random_features=7)),
         ("autocast must be False.*autocast=True", dict(autocast=True)),
         ("conv_kernel_size must be a positive int", dict(conv_kernel_size=0)),
         # options
-        ("has no argument exact_widow: .*exact_window", dict(exact_widow=4)),
         ("PerformerLM has no argument num_layer: .*num_layers", dict(num_layer=4)),
         ("rotary is no option of PerformerLM", dict(rotary=True)),
         ("num_key_value_heads must divide num_heads", dict(num_key_value_heads=3)),
-        ("no random features", dict(feature_map="taylor", num_random_features=256)),
         ("but not of ExactAttention", dict(attention="exact", feature_map="relu")),
-        (": num_random_features. L", dict(attention="none", num_random_features=8)),
         (": qk_norm. Leave", dict(attention="none", qk_norm=True)),
         (": chunk_size. Leave", dict(attention=LAYER, chunk_size=8)),
         (": chunk_size. Leave", dict(chunk_size=8, **MIXER)),
@@ -64,6 +60,10 @@ MIXER = dict(attention=TokenMixing(16, 6), causal=False)
         ("needs a state", dict(attention=["none", "exact"], recompute="block")),
         ("needs a state.*SpatialG", dict(attention=GATING, recompute="network")),
         ("needs the methods `absorb`.*TokenMixing", dict(recompute="block", **MIXER)),
+        (
+            "without a forget gate",
+            dict(causal=False, forget_gate=True, recompute="block"),
+        ),
         (
             "bidirectional convolution.*recompute=None",
             dict(conv_kernel_size=3, causal=False, recompute="block"),

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_performer import PerformerLM, generate, generate_stream
 from keras_performer.models import sampling, token_loop
-from tests.models.test_generate import VOCABULARY, small_model
+from tests.models.test_generate import small_model
 from tests.models.token_models import assert_likeliest
 
 PROMPTS = [[3, 1, 4, 1, 5], [9], [2, 6, 5], [3], [5, 8, 9]]
@@ -134,45 +134,16 @@ def test_what_follows_a_stop_token_may_be_nan():
         generate(model, prompts, LENGTH, **options)
 
 
-def joint(model, prompt, temperature=1.0):
-    """Returns the probabilities of the next two tokens, from whole sequences."""
-    first = model(np.array([prompt]))[:, -1] / temperature
-    longer = np.array([[*prompt, token] for token in range(VOCABULARY)])
-    second = model(longer)[:, -1] / temperature
-    return (tf.transpose(tf.nn.softmax(first)) * tf.nn.softmax(second)).numpy()
-
-
-def assert_follows(samples, model, prompt, temperature=1.0):
-    """Checks the distribution of the two tokens after the prompt."""
-    assert (samples[:, : len(prompt)] == prompt).all()
-    first, second = samples[:, len(prompt) : len(prompt) + 2].T
-    count = len(samples)
-    observed = np.bincount(first * VOCABULARY + second, minlength=VOCABULARY**2)
-    p = joint(model, prompt, temperature).ravel()
-    seen = count * p > 5
-    errors = (observed[seen] - count * p[seen]) / np.sqrt(count * p * (1 - p))[seen]
-    assert seen.sum() > 10 and (np.abs(errors) < 4.5).all()
-
-
-def test_samples_of_a_prompt_follow_the_models_distribution(monkeypatch):
-    model, prompts, batches = model_of(), [[3, 1, 4], [9], [6, 6, 2]], []
+def test_samples_are_those_of_a_prompt_that_is_repeated(monkeypatch):
+    options, batches = dict(seed=2, temperature=2.0), []
     get_initial_state = PerformerLM.get_initial_state
     monkeypatch.setattr(
         PerformerLM,
         "get_initial_state",
         lambda self, batch: batches.append(batch) or get_initial_state(self, batch),
     )
-    options = dict(num_samples=6000, seed=2, temperature=1.5)
-    samples = generate(model, prompts, 5, **options)
-    assert batches == [1, 2]  # each prompt was read once
-    assert samples.shape == (3, 6000, 5)
-    for prompt, of_prompt in zip(prompts, samples):
-        assert_follows(of_prompt, model, prompt, 1.5)
-
-
-def test_samples_are_those_of_a_prompt_that_is_repeated():
-    options = dict(seed=2, temperature=2.0)
     samples = generate(model_of(), PROMPTS, LENGTH, num_samples=3, **options)
+    assert sum(batches) == len(PROMPTS)  # each prompt was read once
     repeated = [prompt for prompt in PROMPTS for _ in range(3)]
     flat = generate(model_of(), repeated, LENGTH, **options)
     np.testing.assert_array_equal(samples.reshape(15, LENGTH), flat)

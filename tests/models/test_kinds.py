@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import generate
+from tests.layers.inputs import in_pieces
 from tests.models.kinds import (
     CONTINUED,
     CONVOLUTION,
@@ -18,7 +19,6 @@ from tests.models.token_models import (
     IDS,
     assert_close,
     assert_likeliest,
-    in_pieces,
     loss_and_gradients,
     moved_by_token_4,
     reloaded,

@@ -103,14 +103,6 @@ def test_the_gradient_of_the_embedding_is_one_tensor(prepare, policy, jit_compil
         np.testing.assert_allclose(result, wanted, rtol=0, atol=limit)
 
 
-def test_a_quantized_embedding_gives_nearly_the_same():
-    model = small_model()
-    expected = model.embedding(IDS).numpy()
-    model.embedding.quantize("int8")
-    limit = 0.01 * np.abs(expected).max()
-    np.testing.assert_allclose(model.embedding(IDS), expected, atol=limit)
-
-
 def masking_model(**changes):
     """Returns a model whose embedding masks tokens of id 0."""
     embedding = keras.layers.Embedding(

@@ -79,7 +79,7 @@ BOTH_SIDES, RELU = dict(causal=False), dict(feature_map="relu")
 ROTARY = dict(position_embedding="rotary", position_shape=(8, 2), qk_norm=True)
 # Chunks of 4 tokens: with a rest of 3 tokens, without a rest, and a single chunk.
 GRADIENTS = {
-    "rest": ("block", {}),
+    "rest": ("block", dict(forget_gate=True)),
     "network": ("network", {}),
     "no rest": ("network", dict(length=8, **RELU)),
     # with a convolution that is longer than chunks
@@ -274,22 +274,53 @@ class Counts(keras.layers.Dense):
         return super().call(x)
 
 
-@pytest.mark.parametrize("recompute", MODES)
+def regularized_outputs(layer_of):
+    """Keras would regularize chunks of outputs, or would not call the regularizer."""
+
+    def prepare(model):
+        layer_of(model).activity_regularizer = keras.regularizers.L2(0.1)
+
+    return dict(prepare=prepare)
+
+
+CANNOT = "cannot have an activity regularizer.*with activity_reg"
+LOST = [
+    ("Received: 1 losses", lambda: dict(embedding=AddsALoss(11, 8))),
+    (r"updates of \['.*counts.*/variable'", lambda: dict(head=Counts(11))),
+    (
+        "an activity regularizer",
+        lambda: regularized_outputs(lambda model: model.blocks[1].expand),
+    ),
+    (f"PerformerLM {CANNOT}", lambda: regularized_outputs(lambda model: model)),
+]
+LOST_BY_BLOCK = [
+    (
+        f"PerformerBlock {CANNOT}",
+        lambda: regularized_outputs(lambda model: model.blocks[1]),
+    ),
+    (
+        f"PerformerAttention {CANNOT}",
+        lambda: regularized_outputs(lambda model: model.blocks[1].attention),
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    "make, message",
+    "recompute, message, make",
     [
-        (lambda: dict(embedding=AddsALoss(11, 8)), "Received: 1 losses"),
-        (lambda: dict(head=Counts(11)), r"updates of \['.*counts.*/variable'"),
+        *(("network", *one) for one in LOST),
+        *(("block", *one) for one in (*LOST, *LOST_BY_BLOCK)),
     ],
 )
-def test_what_calls_do_on_the_way_is_not_lost_silently(recompute, make, message):
-    model = small_model(recompute, **make())
-    with pytest.raises(ValueError, match=message):
-        model.fit(IDS, TARGETS, verbose=0)
+def test_what_chunks_would_lose_is_refused(recompute, message, make):
+    model = small_model(recompute, causal=recompute == "network", **make())
+    for method in (model.fit, model.evaluate) if CANNOT in message else (model.fit,):
+        with pytest.raises(ValueError, match=message):
+            method(IDS, TARGETS, verbose=0)
 
 
 @pytest.mark.parametrize("recompute", MODES)
-def test_what_would_be_lost_or_cut_is_refused(recompute):
+def test_sequences_and_targets_that_do_not_fit_are_refused(recompute):
     model = small_model(recompute)
     # refused before they are cut, as XLA leaves out checks of values
     long = np.zeros((2, 20), "int32")
@@ -301,30 +332,6 @@ def test_what_would_be_lost_or_cut_is_refused(recompute):
         for shape in ((4, 14), (4, 9), (4, 9, 1), (4,)):
             with pytest.raises(ValueError, match=message):
                 method(IDS, np.zeros(shape, "int32"), verbose=0)
-    model.blocks[1].expand.activity_regularizer = keras.regularizers.L2(0.1)
-    with pytest.raises(ValueError, match="an activity regularizer"):
-        model.fit(IDS, TARGETS, verbose=0)
-
-
-@pytest.mark.parametrize(
-    "recompute, causal, regularized",
-    [
-        ("block", True, "PerformerLM"),
-        ("network", True, "PerformerLM"),
-        ("block", False, "PerformerBlock"),
-        ("block", False, "PerformerAttention"),
-    ],
-)
-def test_regularizers_of_outputs_that_are_cut(recompute, causal, regularized):
-    """Keras would regularize losses of tokens, or would not call the regularizer."""
-    model = small_model(recompute, causal=causal)
-    for layer in (model, model.blocks[1], model.blocks[1].attention):
-        if type(layer).__name__ == regularized:
-            layer.activity_regularizer = keras.regularizers.L2(0.1)
-    message = f"{regularized} cannot have an activity regularizer.*with activity_reg"
-    for method in (model.fit, model.evaluate):
-        with pytest.raises(ValueError, match=message):
-            method(IDS, TARGETS, verbose=0)
 
 
 @pytest.mark.parametrize("lengths", [(11, None), (None, 11)])

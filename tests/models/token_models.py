@@ -1,7 +1,5 @@
 """A small language model, its training step, and checks of it."""
 
-import itertools
-
 import keras
 import numpy as np
 import tensorflow as tf
@@ -65,15 +63,6 @@ def assert_likeliest(model, tokens, start):
     """Checks that each token from `start` on is the likeliest after earlier ones."""
     likeliest = model(tokens[:, :-1]).numpy().argmax(-1)
     np.testing.assert_array_equal(tokens[:, start:], likeliest[:, start - 1 :])
-
-
-def in_pieces(model, ids, *cuts):
-    """Returns the outputs of a sequence that is read in pieces, and the last state."""
-    state, parts = model.get_initial_state(len(ids)), []
-    for start, end in itertools.pairwise((0, *cuts, ids.shape[1])):
-        part, state = model(ids[:, start:end], state=state, return_state=True)
-        parts.append(part)
-    return tf.concat(parts, 1), state
 
 
 def reloaded(model):

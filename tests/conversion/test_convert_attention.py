@@ -55,33 +55,6 @@ def test_what_sees_everything_says_the_same(kind, causal):
         np.testing.assert_allclose(each(X), model(X), rtol=1e-4, atol=1e-5)
 
 
-def test_a_window_is_that_of_the_mask():
-    model = model_with_attention()
-    other, _ = convert_attention(model, LocalAttention, sliding_window=3)
-    places = np.arange(LENGTH)
-    near = np.abs(places[:, np.newaxis] - places) < 3
-    masked = model.get_layer("own")(X, X, attention_mask=near[np.newaxis])
-    np.testing.assert_allclose(other(X), masked, rtol=1e-4, atol=1e-5)
-
-
-def test_each_layer_sees_other_blocks():
-    x = start = keras.Input((LENGTH, DIM))
-    for name in ("first", "second"):
-        x = keras.layers.MultiHeadAttention(3, 4, name=name)(x, x)
-    options = dict(block_size=2, num_random_blocks=2)
-    model = keras.Model(start, x)
-    tables = []
-    for seed in (7, 8):
-        other, _ = convert_attention(model, BigBirdAttention, seed=seed, **options)
-        tables += [
-            other.get_layer(name).seen_blocks(LENGTH, False).table.numpy()
-            for name in ("first", "second")
-        ]
-    first, second, again, _ = tables
-    assert (first != second).any()
-    np.testing.assert_array_equal(again, second)
-
-
 @pytest.mark.parametrize(
     "kind, options",
     [

@@ -10,6 +10,7 @@ from keras_performer.conversion import implied_attention
 from keras_performer.conversion.approximation import _advice as advice_on
 from keras_performer.layers import AttentionLayer, ExactAttention
 from keras_performer.layers.exact import CachedExactAttention
+from tests.layers.twins import heads, softmax, weights_of
 
 LENGTH, DIM, HEADS, KEY_DIM, WINDOW = 23, 6, 3, 5, 4
 X = np.random.default_rng(0).normal(size=(2, LENGTH, DIM)).astype("float32")
@@ -17,20 +18,13 @@ MASK = np.arange(LENGTH) < np.array([[LENGTH], [LENGTH - 6]])
 DISTANCE = np.abs(np.subtract.outer(np.arange(LENGTH), np.arange(LENGTH)))
 
 
-def normalized(weights, seen):
-    weights = np.where(seen, weights, 0)
-    return weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)
-
-
-def projected(layer, name, x):
-    dense = getattr(layer, f"{name}_dense")
-    kernel, bias = (np.asarray(w, np.float64) for w in dense.get_weights())
-    return np.einsum("btd,dnh->bnth", x, kernel) + bias[:, np.newaxis]
-
-
-def logits_of(layer):
-    q, k = (projected(layer, name, X) for name in ("query", "key"))
-    return q, k, np.einsum("bnth,bnsh->bnts", q, k) / np.sqrt(KEY_DIM)
+def projected(layer):
+    """Returns query, key and value `(B, N, T, H)`, and logits `(B, N, T, T)`."""
+    q, k, v = (
+        np.moveaxis(heads(weights_of(layer), name, X), 2, 1)
+        for name in ("query", "key", "value")
+    )
+    return q, k, v, np.einsum("bnth,bnsh->bnts", q, k) / np.sqrt(KEY_DIM)
 
 
 def numbers_of(layer, seen):
@@ -40,10 +34,9 @@ def numbers_of(layer, seen):
         layer: a `MultiHeadAttention`, built.
         seen: bool array that broadcasts to `(B, N, T, T)`.
     """
-    q, k, logits = logits_of(layer)
-    v = projected(layer, "value", X)
+    q, k, v, logits = projected(layer)
     seen = np.broadcast_to(seen, logits.shape)
-    weights = normalized(np.exp(logits), seen)
+    weights = softmax(logits, seen)
     exact = weights @ v
 
     def error(estimate):
@@ -68,8 +61,8 @@ def numbers_of(layer, seen):
         "spread": mean(np.sqrt(spread / number)),
         "near_share": within[WINDOW - 1],
         "window_needed": 1 + (np.array(within) >= 0.9).argmax(0),
-        "mean": error(normalized(np.ones_like(logits), seen) @ v),
-        "window": error(normalized(np.exp(logits), near) @ v),
+        "mean": error(softmax(np.zeros_like(logits), seen) @ v),
+        "window": error(softmax(logits, near) @ v),
     }
 
 
@@ -109,12 +102,12 @@ def test_numbers_of_keras_attention(causal, masks):
 def test_implied_weights_of_taylor_features(causal, rows):
     layer, model, seen = masked_model(causal)
     (found,) = implied_attention(model, [X, MASK], rows=rows, feature_map="taylor")
-    _, _, logits = logits_of(layer)
+    *_, logits = projected(layer)
     chosen = np.arange(LENGTH)[rows or slice(None)]
     np.testing.assert_array_equal(found.rows, chosen)
-    expected = {"exact": np.exp(logits), "implied": 1 + logits + logits**2 / 2}
-    for name, weights in expected.items():
-        weights = normalized(weights, seen)[:, :, chosen]
+    expected = {"exact": logits, "implied": np.log(1 + logits + logits**2 / 2)}
+    for name, logs in expected.items():
+        weights = softmax(logs, seen)[:, :, chosen]
         np.testing.assert_allclose(getattr(found, name), weights, atol=2e-6)
 
 

@@ -80,10 +80,8 @@ def loss_of(query_kernel, query_bias, key_kernel, key_bias, layer, x, wanted):
     query = tf.einsum("btd,dnh->btnh", x, query_kernel) + query_bias
     key = tf.einsum("btd,dnh->btnh", x, key_kernel) + key_bias
     weights = tf.nn.softmax(tf.einsum("btnh,bsnh->bnts", query, key) * KEY_DIM**-0.5)
-    kernel, bias = layer.value_dense.weights
-    value = tf.einsum("btd,dnh->btnh", x, kernel) + bias
-    kernel, bias = layer.output_dense.weights
-    output = tf.einsum("bnts,bsnh,nhd->btd", weights, value, kernel) + bias
+    attended = tf.einsum("bnts,bsnh->btnh", weights, layer.value_dense(x))
+    output = layer.output_dense(attended)
     return tf.reduce_sum((output - wanted) ** 2) / tf.reduce_sum(wanted**2)
 
 

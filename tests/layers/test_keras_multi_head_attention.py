@@ -6,21 +6,80 @@ other axes, `use_gate`, `sliding_window`, flash attention) and overriding
 `_compute_attention`.
 """
 
+import functools
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from keras_performer import PerformerAttention
+from keras_performer.layers import ExactAttention
 from tests.contract import relative_error
 from tests.layers.inputs import normal
-from tests.layers.like_keras import (
-    grouped_query,
-    multi_head,
-    pair,
-    results,
-)
+
+KINDS = {
+    "keras": keras.layers.MultiHeadAttention,
+    "exact": ExactAttention,
+    "performer": functools.partial(PerformerAttention, num_random_features=6),
+}
+
+
+def multi_head(kind, num_heads=3, key_dim=4, **options):
+    """Returns a layer of one of `KINDS`, with nonzero biases."""
+    bias = keras.initializers.RandomNormal(stddev=0.5, seed=6)
+    return KINDS[kind](num_heads, key_dim, **{"bias_initializer": bias, **options})
+
+
+def grouped_query(
+    kind, head_dim=4, num_query_heads=6, num_key_value_heads=2, **options
+):
+    """Returns layers as `multi_head`, but like `keras.layers.GroupQueryAttention`."""
+    if kind == "keras":
+        bias = keras.initializers.RandomNormal(stddev=0.5, seed=6)
+        heads = num_query_heads, num_key_value_heads
+        options = {"bias_initializer": bias, **options}
+        return keras.layers.GroupQueryAttention(head_dim, *heads, **options)
+    options["num_key_value_heads"] = num_key_value_heads
+    return multi_head(kind, num_query_heads, head_dim, **options)
+
+
+def results(layer, inputs, **call):
+    """Returns output and scores of a call, and all gradients of a sum over both.
+
+    Args:
+        layer: a built attention layer.
+        inputs: list of arrays: query, value and key, or fewer.
+        **call: further arguments of the call.
+
+    Returns:
+        Dict of tensors; gradients of weights have the weight's name in the layer.
+    """
+    inputs = [tf.convert_to_tensor(x) for x in inputs]
+    weights = [weight.value for weight in layer.trainable_weights]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        output, scores = layer(*inputs, return_attention_scores=True, **call)
+        plain = layer(*inputs, **call)
+        loss = sum(
+            tf.reduce_sum(x * tf.cast(normal(x.shape, seed), x.dtype))
+            for seed, x in enumerate((output, scores, plain))
+        )
+    gradients = tape.gradient(loss, [*inputs, *weights])
+    names = [f"d input {i}" for i in range(len(inputs))]
+    names += [weight.path.split("/", 1)[1] for weight in layer.trainable_weights]
+    assert len(set(names)) == len(gradients)
+    return {
+        "output": output,
+        "scores": scores,
+        "plain output": plain,
+        **dict(zip(names, gradients)),
+    }
+
 
 B, T, S = 2, 5, 7
 
+DROPOUT = dict(dropout=0.4, seed=3)  # equal seeds drop equal weights
 # shapes of query, value and key; options; arguments of the call
 CASES = {
     "self": ([(B, T, 6)] * 2, {}, {}),
@@ -33,12 +92,24 @@ CASES = {
     "one token": ([(B, 1, 6), (B, 1, 6)], {}, {}),
     "causal": ([(B, T, 6)] * 2, {}, dict(use_causal_mask=True)),
     "dropout, not training": ([(B, T, 6)] * 2, dict(dropout=0.5), dict(training=False)),
+    "dropout": ([(B, T, 6), (B, S, 9)], DROPOUT, dict(training=True)),
+    "dropout, masked": (
+        [(B, T, 6)] * 2,
+        DROPOUT,
+        dict(training=True, key_mask=np.arange(T) < [[5], [3]]),
+    ),
     "two of six": ([(B, T, 8)] * 2, {}, dict(use_causal_mask=True)),
+    "dropout of two of six": (
+        [(B, T, 8)] * 2,
+        DROPOUT,
+        dict(training=True, use_causal_mask=True),
+    ),
     "one of six": ([(B, T, 8), (B, S, 8)], dict(num_key_value_heads=1), {}),
     "all of six": ([(B, T, 8)] * 2, dict(num_key_value_heads=6), {}),
     "grouped, a key of its own": ([(B, T, 8), (B, S, 8), (B, S, 3)], {}, {}),
 }
 GROUPED = {"two of six", "one of six", "all of six", "grouped, a key of its own"}
+GROUPED |= {"dropout of two of six"}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -47,7 +118,10 @@ GROUPED = {"two of six", "one of six", "all of six", "grouped, a key of its own"
 def test_numbers_gradients_and_names_are_those_of_keras(case):
     shapes, options, call = CASES[case]
     make = grouped_query if case in GROUPED else multi_head
-    expected, layer = pair(make, shapes, **options)
+    expected, layer = make("keras", **options), make("exact", **options)
+    for each in expected, layer:
+        each.build(*shapes)
+    layer.set_weights(expected.get_weights())
 
     def described(layer):
         return [(w.path.split("/", 1)[1], w.shape, w.dtype) for w in layer.weights]

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from keras_performer import PerformerAttention
 from keras_performer.layers import (
-    AttentionLayer,
     ExactAttention,
     MixingLayer,
     PerformerBlock,
@@ -24,16 +23,6 @@ X = normal((2, 13, 5)).astype("float64")
 MASK = np.array([[1] * 9 + [0] * 4, [0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0]], bool)
 # segments of one and two tokens, and an id that repeats later
 IDS = np.array([[1] * 5 + [2] * 8, [3, 3, 4, 5, 5, 5, 3, 3, 3, 3, 3, 7, 7]])
-
-
-@keras.saving.register_keras_serializable(package="tests")
-class FirstToken(AttentionLayer):
-    """A user's attention, in which every token gets the value of the first one."""
-
-    projections = ("value",)
-
-    def attend(self, query, key, value, visible, state=None, training=None):
-        return tf.repeat(value[:, :1], value.shape[1], axis=1), None
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -100,7 +89,6 @@ def attention_of(block, x):
         (lambda **o: ExactAttention(2, 3, **o), attention_of, False),
         (FourierMixing, attention_of, False),
         (lambda **o: gating(causal=True, **o), attention_of, True),
-        (lambda **o: FirstToken(2, 3, **o), attention_of, False),
         (lambda **o: Fading(3, causal=True, **o), fading, False),
         (None, lambda block, x: 0.0, False),
         (None, lambda block, x: 0.0, True),

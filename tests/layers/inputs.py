@@ -21,27 +21,14 @@ def small_layer(**options):
     return PerformerAttention(**{**defaults, **options})
 
 
-def twin(layer, inputs, **options):
-    """Returns a layer with other options and the weights of `layer`."""
-    other = small_layer(**options)
-    other.build(inputs.shape)
-    weights = {w.path.split("/", 1)[1]: w for w in layer.weights}
-    for weight in other.weights:
-        weight.assign(weights[weight.path.split("/", 1)[1]])
-    return other
-
-
-def value_and_gradients(layer, inputs, output_mask=None, **call):
+def value_and_gradients(layer, inputs, **call):
     """Returns the output, and gradients of a sum over it for input and weights."""
     inputs = tf.convert_to_tensor(inputs)
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         output = layer(inputs, **call)
         weights = tf.cast(normal((1, 1, output.shape[-1]), seed=9), output.dtype)
-        weighted = output * weights
-        if output_mask is not None:
-            weighted *= tf.cast(output_mask, output.dtype)[..., tf.newaxis]
-        loss = tf.reduce_sum(tf.square(weighted))
+        loss = tf.reduce_sum(tf.square(output * weights))
     variables = [weight.value for weight in layer.trainable_weights]
     return output, tape.gradient(loss, [inputs, *variables])
 

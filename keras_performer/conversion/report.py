@@ -164,7 +164,8 @@ class TransferReport(typing.NamedTuple):
     def learned(self):
         """Paths of the layers that learned or whose outputs are 0, a list.
 
-        Pass it as `layers` to `convert_to_performer` to keep the others exact.
+        To keep the other layers exact, pass it as `layers` to `convert_to_performer`,
+        with your window, and calibrate and transfer again.
         """
         return [layer.path for layer in self.layers if not layer.after > LOST_ERROR]
 

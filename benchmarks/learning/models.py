@@ -34,6 +34,7 @@ FURTHER = (
     *("window + taylor, gate", "window + softmax, gains in turn"),
     *("window + softmax, gains in turn, gate", "window, gate, conv"),
     *("window + softmax, gate, conv", "window + softmax, gains in turn, gate, conv"),
+    *(f"window + softmax, gate, {number} features" for number in (32, 64, 128)),
 )
 # The last block has exact attention, the other blocks the row's.
 EXACT_LAST = "exact last"
@@ -48,6 +49,8 @@ GAINS_IN_TURN, TURNS = "gains in turn", (-4.0, 2.0)
 # A forget gate lets weights fall with the distance. A long gate starts with a decay
 # that is slow enough for the length of the task, as in `PerformerLM`.
 GATE, LONG_GATE = "gate", "long gate"
+# "64 features": the number of random features, 256 if it is not named.
+FEATURES = " features"
 
 
 class PairsOfTokens(EmbeddingLayer):
@@ -161,6 +164,9 @@ def attention_of(row, task, key_dim):
     gain = sum(GAINS.get(name, 0.0) for name in options)
     if GAINS_IN_TURN in options:
         gain = [TURNS[head % 2] for head in range(num_heads)]
+    for option in options:
+        if option.endswith(FEATURES):
+            common["num_random_features"] = int(option.removesuffix(FEATURES))
     return performer(
         **common,
         feature_map=feature_map,

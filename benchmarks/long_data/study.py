@@ -20,6 +20,7 @@ ROWS = (
     *(models.WITHOUT, models.WINDOW, LOCAL, f"{LOCAL}, {LONGER}", *EXACT_ROWS),
     *("window + softmax", PERFORMER, f"window + taylor, {models.LONG_GATE}"),
     *(f"{row}, {models.EXACT_LAST}" for row in (LOCAL, PERFORMER)),
+    *(f"{PERFORMER}, {number}{models.FEATURES}" for number in (32, 64)),
 )
 # Two cores have no time for exact attention to more tokens.
 EXACT_UP_TO = 4096

@@ -68,13 +68,13 @@ class LocalAttention(ForgettingAttention):
     def attend(self, query, key, value, visible, state=None, training=None, decay=None):
         compiles = should_compile(self.jit_compile, query, key, training, in_order=None)
         if state is not None:
-            kind = self._kind_of_state
-            state = layer_state.attention_entry(self, kind, "sliding_window", state)
+            given = ops.Recent, "sliding_window", state
+            state = layer_state.attention_entry(self, *given)
         options = {"state": state, "decay": decay, "jit_compile": compiles}
         attended, state = ops.local_attention(
             query, key, value, self.sliding_window, visible, **options
         )
-        return attended, None if state is None else state._asdict()
+        return attended, layer_state.entry_of(state)
 
     def attend_slice(self, slices, query, key, value, visible, decay=None):
         given = query, key, value, self.sliding_window, visible, decay
@@ -83,9 +83,5 @@ class LocalAttention(ForgettingAttention):
     def empty_state(self, batch_size):
         shape = self.sliding_window, self.num_key_value_heads
         sizes = self.key_dim, self.value_dim
-        empty = self._kind_of_state.empty
-        return empty(batch_size, *shape, *sizes, self.compute_dtype)._asdict()
-
-    @property
-    def _kind_of_state(self):
-        return ops.DecayingRecent if self.forget_gate else ops.Recent
+        sizes = *sizes, self.compute_dtype, self.forget_gate
+        return layer_state.entry_of(ops.Recent.empty(batch_size, *shape, *sizes))

@@ -75,7 +75,7 @@ class LinearAttention(ForgettingAttention):
             decay=decay,
             jit_compile=compiles,
         )
-        return attended, None if state is None else state._asdict()
+        return attended, layer_state.entry_of(state)
 
     def attend_slice(self, slices, query, key, value, visible, decay=None):
         given = query, key, value, self.feature_kernel(), visible
@@ -117,7 +117,7 @@ class LinearAttention(ForgettingAttention):
         earlier = Earlier.of(self._as_state(state))
         given = key, value, ops.Visibility(mask), earlier, decay
         later, total = state_after(kernel, *given)
-        return later.as_state()._asdict(), total
+        return layer_state.entry_of(later.as_state()), total
 
     def before_slice(self, slices, x, state, total):
         """Exchanges states, and returns the "attention" of the state before a slice.
@@ -128,12 +128,13 @@ class LinearAttention(ForgettingAttention):
         check_slice(x, self.exact_window)
         earlier, kernel = Earlier.of(self._as_state(state)), self.feature_kernel()
         kernel = kernel.astype(earlier.far.sums.dtype)
-        return before_slice(slices, kernel, earlier, total).as_state()._asdict()
+        found = before_slice(slices, kernel, earlier, total)
+        return layer_state.entry_of(found.as_state())
 
     def state_of_all(self, slices, state):
         """Returns the sum of the states of all slices, without a window and gates."""
         found = slices.gather(*self._as_state(state))
-        return sum_of_states(*found)._asdict()
+        return layer_state.entry_of(sum_of_states(*found))
 
     def answer(self, x, mask, state, training=None, positions=None):
         """Returns the output of the layer for a piece, after `absorb` of all pieces."""
@@ -145,7 +146,7 @@ class LinearAttention(ForgettingAttention):
     def empty_state(self, batch_size):
         sizes = self.num_key_value_heads, self._num_features(), self.value_dim
         dtype = sum_dtype(self.compute_dtype)
-        return ops.initial_state(batch_size, *sizes, dtype)._asdict()
+        return layer_state.entry_of(ops.initial_state(batch_size, *sizes, dtype))
 
     def _num_features(self):
         return self.key_dim
@@ -495,7 +496,7 @@ class PerformerAttention(LinearAttention):
             self.chunk_size,
             own_key=own_key,
         )
-        return output, log_sums, state._asdict()
+        return output, log_sums, layer_state.entry_of(state)
 
     def cross_config(self):
         near = {"exact_window": None, "initial_log_gain": 0.0}
@@ -507,15 +508,13 @@ class PerformerAttention(LinearAttention):
             return state
         sizes = self.exact_window, self.key_dim, self.compute_dtype
         empty = ops.with_recent_keys(ops.State(**state), *sizes, self.forget_gate)
-        return empty._asdict()
+        return layer_state.entry_of(empty)
 
     def _num_features(self):
         return self.feature_map.num_features(self.num_random_features, self.key_dim)
 
     def _as_state(self, state):
-        kind = ops.State
-        if self.exact_window is not None:
-            kind = ops.DecayingState if self.forget_gate else ops.WindowedState
+        kind = ops.State if self.exact_window is None else ops.WindowedState
         return layer_state.attention_entry(self, kind, "exact_window", state)
 
     def get_config(self):

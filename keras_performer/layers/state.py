@@ -89,13 +89,21 @@ def check_entries(state, names, packed=None):
         )
 
 
+def entry_of(state):
+    """Returns the entry "attention" of a state, made of a tuple of `ops` or `None`."""
+    if state is None:
+        return None
+    return {name: x for name, x in state._asdict().items() if x is not None}
+
+
 def attention_entry(layer, kind, window, entry):
-    """Returns the entry "attention" of a state as the tuple `kind`, which `ops` takes.
+    """Inverts `entry_of`; returns the tuple `kind`, which `ops` takes.
 
     `window` names the layer's argument on which the kind of state depends.
     """
-    if not isinstance(entry, dict) or set(entry) != set(kind._fields):
-        *names, last = (f'"{name}"' for name in kind._fields)
+    fields = [x for x in kind._fields if x != "decay" or layer.forget_gate]
+    if not isinstance(entry, dict) or set(entry) != set(fields):
+        *names, last = (f'"{name}"' for name in fields)
         raise ValueError(
             f'The entry "attention" of state must be a dict of {", ".join(names)} and '
             f"{last}: pass a state from get_initial_state or an earlier call of this "

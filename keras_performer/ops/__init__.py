@@ -10,7 +10,7 @@ from keras_performer.ops.kernels import (
     TaylorKernel,
 )
 from keras_performer.ops.linear import bidirectional_attention, causal_attention
-from keras_performer.ops.local import DecayingRecent, Recent, local_attention
+from keras_performer.ops.local import Recent, local_attention
 from keras_performer.ops.merge import merge_states
 from keras_performer.ops.projections import gaussian_matrix, orthogonal_gaussian_matrix
 from keras_performer.ops.rotary import rotary_embedding
@@ -18,7 +18,6 @@ from keras_performer.ops.segments import segment_starts
 from keras_performer.ops.state import State, absorb_keys, answer_queries, initial_state
 from keras_performer.ops.visibility import Visibility
 from keras_performer.ops.windowed import (
-    DecayingState,
     WindowedState,
     attend_to_earlier,
     join_parts,
@@ -28,8 +27,6 @@ from keras_performer.ops.windowed import (
 
 __all__ = [
     "ActivationKernel",
-    "DecayingRecent",
-    "DecayingState",
     "EluKernel",
     "ExponentialKernel",
     "Kernel",

@@ -4,6 +4,8 @@ from numbers import Integral
 
 import tensorflow as tf
 
+from keras_performer.ops.shapes import compute_dtype
+
 
 def check_attention_inputs(query, key, value, visible):
     """Raises a `ValueError` unless the shapes fit together."""
@@ -56,8 +58,8 @@ def check_attention_inputs(query, key, value, visible):
         )
 
 
-def check_decay(decay, key, query):
-    """Returns log-decays as a tensor; raises a `ValueError` unless shapes fit."""
+def check_decay(decay, query, key, *values):
+    """Returns log-decays in the dtype of sums, or an error unless shapes fit."""
     if decay is None:
         return None
     decay = tf.convert_to_tensor(decay)
@@ -74,7 +76,7 @@ def check_decay(decay, key, query):
             f"Received: query of shape {tuple(query.shape)} and key of shape "
             f"{tuple(key.shape)}"
         )
-    return decay
+    return tf.cast(decay, compute_dtype(query, key, *values))
 
 
 def check_chunk_size(chunk_size):

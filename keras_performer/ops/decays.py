@@ -92,11 +92,6 @@ def sum_of_rows(x, tokens):
     return tf.reduce_sum(tf.reshape(x, shape), 3)
 
 
-def last_decays(decay, count):
-    """Returns log-decays of the last tokens, `(B, count, K)`; 0 before the first."""
-    return tf.pad(decay, [[0, 0], [count, 0], [0, 0]])[:, -count:]
-
-
 def over_last(gates, count):
     """Sums the gates of each token and the `count - 1` tokens before it, `(B, T, K)`.
 

@@ -52,7 +52,7 @@ def exact_attention(
     visible = Visibility.of(key_mask, causal)
     key = without_hidden(tf.convert_to_tensor(key), visible.key_mask)  # may be NaN
     seen = _matrix(query, key, visible)[:, tf.newaxis]
-    weights, _ = _weights(query, key, seen, check_decay(decay, key, query))
+    weights, _ = _weights(query, key, seen, check_decay(decay, query, key))
     if dropout is not None:
         dropped = dropout(_of_heads(weights, query, key))
         weights = tf.reshape(dropped, tf.shape(weights))
@@ -69,7 +69,7 @@ def exact_scores(
 ) -> tf.Tensor:
     """Returns the weights of `exact_attention`, `(B, N, T, S)` in `query`'s dtype."""
     seen = _matrix(query, key, Visibility.of(key_mask, causal))[:, tf.newaxis]
-    return scores_of_seen(query, key, seen, check_decay(decay, key, query))
+    return scores_of_seen(query, key, seen, check_decay(decay, query, key))
 
 
 def attend_to_seen(query, key, value, seen):

@@ -100,8 +100,16 @@ def _check_alike(left, right):
     """Raises a `ValueError` unless both states have one class and equal shapes."""
     kinds = State, WindowedState, Recent
     alike = isinstance(left, kinds) and type(left) is type(right)
+    if alike and any(getattr(x, "decay", None) is not None for x in (left, right)):
+        raise ValueError(
+            "States made with decay cannot be merged, because they lack the decay of "
+            "their piece: pass the left state to the call of the right piece. "
+            f"Received: a {type(left).__name__} with decay"
+        )
     if not alike or not all(
-        x.shape.is_compatible_with(y.shape) for x, y in zip(left, right)
+        x.shape.is_compatible_with(y.shape)
+        for x, y in zip(left, right)
+        if x is not None
     ):
         raise ValueError(
             "left and right must both be a State, a WindowedState or a Recent, of "
@@ -115,5 +123,6 @@ def _described(state):
     name = type(state).__name__
     if not isinstance(state, (State, WindowedState, Recent)):
         return f"of type {name}"
-    shapes = [f"{n}={tuple(x.shape)}" for n, x in state._asdict().items()]
+    entries = state._asdict().items()
+    shapes = [f"{n}={tuple(x.shape)}" for n, x in entries if x is not None]
     return f"{name}({', '.join(shapes)})"

@@ -28,11 +28,11 @@ from keras_performer.ops.linear.bidirectional import attend_both_ways, reversed_
 from keras_performer.ops.linear_attention import linear_attention
 from keras_performer.ops.local import attention as local
 from keras_performer.ops.local.attention import local_attention
-from keras_performer.ops.local.recent import DecayingRecent, Recent
+from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.shapes import compute_dtype, pad, size
 from keras_performer.ops.state import State, absorb, answer, merged, sum_of_states
 from keras_performer.ops.visibility import Visibility
-from keras_performer.ops.windowed import DecayingState, WindowedState
+from keras_performer.ops.windowed import WindowedState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,13 +137,10 @@ class Earlier(typing.NamedTuple):
         far: `State` of the far keys, decayed up to the last of them; `None` if there
             are none.
         near: `Recent` keys of the window, or `None` without a window.
-        decay: log-decays of the keys in `near`, `(B, W, K)`; `None` without a window or
-            without gates.
     """
 
     far: State | None
     near: Recent | None = None
-    decay: tf.Tensor | None = None
 
     @classmethod
     def empty(cls, key, value, window, decay):
@@ -151,24 +148,19 @@ class Earlier(typing.NamedTuple):
         if window is None:
             return cls(None)
         shape = size(key, 0), window, key.shape[2], key.shape[3], size(value, 3)
-        near = Recent.empty(*shape, key.dtype)
-        if decay is not None:
-            decay = tf.zeros((*shape[:3],), decay.dtype)
-        return cls(None, near, decay)
+        return cls(None, Recent.empty(*shape, key.dtype, decay is not None))
 
     @classmethod
     def of(cls, state):
         """Returns the parts of a state of `linear_attention`."""
-        near = Recent(*state[2:5]) if len(state) > 2 else None
-        return cls(State(*state[:2]), near, *state[5:])
+        near = Recent(*state[2:]) if len(state) > 2 else None
+        return cls(State(*state[:2]), near)
 
     def as_state(self):
         """Returns the state that `linear_attention` takes."""
         if self.near is None:
             return self.far
-        if self.decay is None:
-            return WindowedState(*self.far, *self.near)
-        return DecayingState(*self.far, *self.near, self.decay)
+        return WindowedState(*self.far, *self.near)
 
 
 def state_after(kernel, key, value, visible, earlier, decay=None):
@@ -185,15 +177,12 @@ def state_after(kernel, key, value, visible, earlier, decay=None):
         `(later, total)`: `Earlier` of the tokens after these; and the log-decay of the
         added far keys, `(B, K)`, or `None`.
     """
-    far, near, near_decay = earlier
-    keys, starts = Recent.of(key, value, visible.key_mask), visible.starts
+    far, near = earlier
+    keys, starts = Recent.of(key, value, visible.key_mask, decay), visible.starts
     window = 0 if near is None else near.seen.shape[1]
     if near is not None:
         joined = near.followed_by(keys)
         near, keys = keys.last(window, near, starts), joined.between(0, -window)
-        if decay is not None:
-            decay = tf.concat([near_decay, tf.cast(decay, near_decay.dtype)], 1)
-            near_decay, decay = decay[:, -window:], decay[:, :-window]
     seen, ended = keys.seen, None
     if starts is not None:
         # a key counts if no later token starts a segment
@@ -202,13 +191,14 @@ def state_after(kernel, key, value, visible, earlier, decay=None):
         seen = tf.logical_and(seen, later[:, : size(seen, 1)] == 0)
         ended = tf.reduce_any(starts, 1)
     logs = total = None
-    if decay is not None:
-        sums = decays.sums_to_end(decays.gates(decay, compute_dtype(key, value)))
+    if keys.decay is not None:
+        dtype = compute_dtype(key, value)
+        sums = decays.sums_to_end(decays.gates(keys.decay, dtype))
         total, logs = sums[:, 0], tf.pad(sums[:, 1:], [[0, 0], [0, 1], [0, 0]])
     added = absorb(kernel, keys.key, keys.value, seen, logs)
     if far is not None:
         added = merged(far, added, total, ended)
-    return Earlier(added, near, near_decay), total
+    return Earlier(added, near), total
 
 
 def before_slice(slices, kernel, after_slice, total, starts=None, after=False):
@@ -223,16 +213,16 @@ def before_slice(slices, kernel, after_slice, total, starts=None, after=False):
         after: bool, true if the sequence is reversed: the slices after this one then
             come before it.
     """
-    far, near, decay = after_slice
+    far, near = after_slice
     ended = None if starts is None else tf.reduce_any(starts, 1)
     if near is not None:
-        near, decay = _near_before(slices, near, decay, after)
+        near = _near_before(slices, near, after)
         # these keys are far from the last tokens of this slice
-        given = near.key, near.value, Visibility(near.seen), Earlier(None), decay
+        given = near.key, near.value, Visibility(near.seen), Earlier(None), near.decay
         earlier, of_near = state_after(kernel, *given)
         far = merged(earlier.far, far, total, ended)
         total = None if total is None else total + of_near
-    return Earlier(_sum_before(slices, far, total, ended, after), near, decay)
+    return Earlier(_sum_before(slices, far, total, ended, after), near)
 
 
 def earlier_keys(slices, kernel, key, value, visible, window, decay, after=False):
@@ -263,7 +253,7 @@ def attend_slice(
     check_attention_inputs(query, key, value, visible)
     kernel.check_heads(key.shape[2])
     dtype = compute_dtype(query, key, value)
-    kernel, decay = kernel.astype(dtype), check_decay(decay, key, query)
+    kernel, decay = kernel.astype(dtype), check_decay(decay, query, key, value)
     given = slices, kernel, key, value, visible, exact_window, decay
     if visible.causal:
         inputs = query, key, value, kernel, visible, exact_window, log_gain
@@ -290,36 +280,32 @@ def attend_slice_locally(
     Arguments besides `slices` are as there, for the slice of this replica. Returns a
     tensor `(B, T, N, V)` in the dtype of `query`.
     """
+    keys = Recent.of(key, value, visible.key_mask, decay)
     if visible.causal:
-        keys = Recent.of(key, value, visible.key_mask)
-        given = sliding_window, visible.starts, decay
-        near, earlier = last_keys(slices, keys, *given)
-        state = near if decay is None else DecayingRecent(*near, earlier)
+        state = last_keys(slices, keys, sliding_window, visible.starts)
         inputs = query, key, value, sliding_window, visible
         return local_attention(*inputs, state=state, decay=decay)[0]
-    inputs = query, key, value, sliding_window, visible, decay
-    query_, keys, starts, decay = local_slices(slices, *inputs)
-    options = sliding_window, False, False, starts, decay
+    inputs = query, keys, sliding_window, visible
+    query_, keys, starts = local_slices(slices, *inputs)
+    options = sliding_window, False, False, starts
     output, _ = local.attend(None, query_, keys, None, *options)
     output = output[:, sliding_window:-sliding_window]
     return tf.cast(output, query.dtype)
 
 
-def last_keys(slices, keys, window, starts, decay, after=False):
-    """Returns the last keys of the slice before, and their log-decays or `None`.
+def last_keys(slices, keys, window, starts, after=False):
+    """Returns the last keys of the slice before.
 
     Arguments are as in `before_slice`; `keys` are `Recent`.
     """
     check_slice(keys.key, window)
-    decay = None if decay is None else decays.last_decays(decay, window)
-    return _near_before(slices, keys.last(window, None, starts), decay, after)
+    return _near_before(slices, keys.last(window, None, starts), after)
 
 
-def _near_before(slices, near, decay, after):
+def _near_before(slices, near, after):
     """Returns the last keys of the slice before, given those of this slice."""
-    sent = [*near] if decay is None else [*near, decay]
-    found = slices.neighbour(*sent, after=after)
-    return Recent(*found[:3]), None if decay is None else found[3]
+    sent = [x for x in near if x is not None]
+    return Recent(*slices.neighbour(*sent, after=after))
 
 
 def check_slice(x, window):
@@ -363,21 +349,17 @@ def both_ends(slices, kernel, key, value, visible, window, decay):
     return back, left, earlier_keys(slices, kernel, *given, after=True)
 
 
-def local_slices(slices, query, key, value, window, visible, decay):
+def local_slices(slices, query, keys, window, visible):
     """Returns the arguments of local attention for this slice and its neighbours' keys.
 
     Returns:
-        `(query, keys, starts, decay)`: the slice with `window` tokens at both ends, of
-        which no query counts.
+        `(query, keys, starts)`: the slice with `window` tokens at both ends, of which
+        no query counts.
     """
-    keys = Recent.of(key, value, visible.key_mask)
     _, back, _ = reversed_slice(slices, visible, None)
-    turned = Recent(*(tf.reverse(x, [1]) for x in keys))
-    left, left_decay = last_keys(slices, keys, window, visible.starts, decay)
+    left = last_keys(slices, keys, window, visible.starts)
     # the gates of later keys decay pairs like those of any other token
-    gates = None if decay is None else tf.reverse(decay, [1])
-    right, right_decay = last_keys(slices, turned, window, back, gates, True)
-    right = Recent(*(tf.reverse(x, [1]) for x in right))
+    right = last_keys(slices, keys.reversed(), window, back, True).reversed()
     keys = left.followed_by(keys).followed_by(right)
     starts = visible.starts
     if starts is not None:
@@ -385,11 +367,8 @@ def local_slices(slices, query, key, value, window, visible, decay):
         starts = pad(starts, [[0, 0], [window, 0]])
         first = pad(back[:, :1], [[0, 0], [0, window - 1]])
         starts = tf.concat([starts, first], 1)
-    if decay is not None:
-        ends = left_decay, decay, tf.reverse(right_decay, [1])
-        decay = tf.concat([tf.cast(x, decay.dtype) for x in ends], 1)
     query = tf.pad(query, [[0, 0], [window, window], [0, 0], [0, 0]])
-    return query, keys, starts, decay
+    return query, keys, starts
 
 
 def _sum_before(slices, state, total, ended, after):

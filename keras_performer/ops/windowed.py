@@ -17,7 +17,6 @@ from keras_performer.ops.checks import (
     check_no_window,
     check_window,
 )
-from keras_performer.ops.decays import last_decays
 from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.linear import bidirectional, causal
@@ -38,7 +37,8 @@ class WindowedState(typing.NamedTuple):
 
     Attributes:
         running_max, sums: the `State` of keys that have left the window.
-        key, value, seen: the `Recent` keys in the window.
+        key, value, seen, decay: the `Recent` keys in the window. With a forget gate,
+            sums are decayed up to their newest key.
     """
 
     running_max: tf.Tensor
@@ -46,26 +46,7 @@ class WindowedState(typing.NamedTuple):
     key: tf.Tensor
     value: tf.Tensor
     seen: tf.Tensor
-
-
-class DecayingState(typing.NamedTuple):
-    """The state of causal attention with an exact window and a forget gate.
-
-    Attributes:
-        running_max, sums, key, value, seen: as in `WindowedState`; the sums are
-            decayed up to their newest key.
-        decay: the log-decays of the recent keys, `(B, W, K)`.
-    """
-
-    running_max: tf.Tensor
-    sums: tf.Tensor
-    key: tf.Tensor
-    value: tf.Tensor
-    seen: tf.Tensor
-    decay: tf.Tensor
-
-
-AnyWindowed = WindowedState | DecayingState
+    decay: tf.Tensor | None = None
 
 
 def windowed_attention(
@@ -76,12 +57,12 @@ def windowed_attention(
     exact_window: int,
     log_gain: TensorLike | None = None,
     key_mask: TensorLike | Visibility | None = None,
-    state: AnyWindowed | None = None,
+    state: WindowedState | None = None,
     chunk_size: int | None = None,
     *,
     decay: TensorLike | None = None,
     jit_compile: bool = False,
-) -> tuple[tf.Tensor, AnyWindowed | None]:
+) -> tuple[tf.Tensor, WindowedState | None]:
     """Computes attention with exact weights for near keys, estimated for far keys.
 
     A near key has the weight exp(q . k / sqrt(H)), a far key the weight
@@ -106,8 +87,8 @@ def windowed_attention(
 
     Returns:
         `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0
-        where no key is visible; and the state after the last token, a `WindowedState`,
-        or with decays a `DecayingState`; `None` unless causal.
+        where no key is visible; and the state after the last token, `None` unless
+        causal.
 
     Example:
 
@@ -125,25 +106,20 @@ def windowed_attention(
     check_window("exact_window", exact_window, query, key)
     if chunk_size is not None:
         check_chunk_size(chunk_size)
-    decay = check_decay(decay, key, query)
-    far, near = None, None
-    if state is not None:
-        far, near = far_and_near(state, decay is not None)
-        if decay is not None:
-            earlier = list(state)[-1]
-            decay = tf.concat([earlier, tf.cast(decay, earlier.dtype)], 1)
-    recent.check_recent(near, exact_window, key, value, visible)
+    decay = check_decay(decay, query, key, value)
+    far, near = (None, None) if state is None else far_and_near(state)
+    keys = Recent.of(key, value, visible.key_mask, decay)
+    recent.check_recent(near, exact_window, keys, visible)
     kernel, far = causal.kernel_and_state(query, key, value, kernel, far)
     dtype = compute_dtype(query, key, value)
     gain = tf.zeros((query.shape[2],)) if log_gain is None else log_gain
     gain = tf.cast(gain, dtype)[:, tf.newaxis]
     options = exact_window, chunk_size, jit_compile
-    arguments = query, key, value, visible, gain, far, near, decay, options
+    arguments = query, keys, visible, gain, far, near, options
     output, *state = compile.call_in_graph(
         attend, kernel, *arguments, jit_compile=jit_compile
     )
-    kind = WindowedState if decay is None else DecayingState
-    return tf.cast(output, query.dtype), kind(*state) if state else None
+    return tf.cast(output, query.dtype), WindowedState(*state) if state else None
 
 
 def attend_to_earlier(
@@ -182,13 +158,14 @@ def attend_to_earlier(
     check_attention_inputs(query, key, value, visible)
     check_window("exact_window", exact_window, query, key)
     far, near = far_and_near(state)
-    recent.check_recent(near, exact_window, key, value, visible)
+    keys = Recent.of(key, value, visible.key_mask)
+    recent.check_recent(near, exact_window, keys, visible)
     kernel, far = causal.kernel_and_state(query, key, value, kernel, far)
     gain = tf.cast(log_gain, compute_dtype(query, key, value))[:, tf.newaxis]
     options = exact_window, chunk_size, jit_compile
-    arguments = query, key, value, visible.key_mask, gain, far, near, own_key, options
+    arguments = query, keys, gain, far, near, options, own_key
     output, log_sums, *later = compile.call_in_graph(
-        _attend_to_earlier, kernel, *arguments, jit_compile=jit_compile
+        attend_with_state, kernel, *arguments, jit_compile=jit_compile
     )
     return output, log_sums, WindowedState(*later)
 
@@ -230,7 +207,7 @@ def with_recent_keys(
     key_dim: int,
     dtype: str | tf.DType = "float32",
     with_decay: bool = False,
-) -> AnyWindowed:
+) -> WindowedState:
     """Returns the state of `windowed_attention` before the first token.
 
     Args:
@@ -241,49 +218,39 @@ def with_recent_keys(
         with_decay: bool, whether you will pass `decay`. Defaults to `False`.
 
     Returns:
-        `WindowedState`, or with decays `DecayingState`; its keys and values have the
-        shapes `(B, W, K, H)` and `(B, W, K, V)`.
+        `WindowedState`; its keys and values have the shapes `(B, W, K, H)` and `(B, W,
+        K, V)`.
     """
     batch_size, num_heads = size(state.sums, 0), state.sums.shape[1]
     shape = batch_size, exact_window, num_heads, key_dim, size(state.sums, 2) - 1
-    before = WindowedState(*state, *Recent.empty(*shape, dtype))
-    if not with_decay:
-        return before
-    decay = tf.zeros(shape[:3], state.sums.dtype)
-    return DecayingState(**before._asdict(), decay=decay)
+    return WindowedState(*state, *Recent.empty(*shape, dtype, with_decay))
 
 
-def attend(kernel, query, key, value, visible, gain, far, near, decay, options):
-    """Computes `windowed_attention` for checked arguments.
-
-    `decay` has the log-decays of all keys, including the keys in a state.
-    """
+def attend(kernel, query, keys, visible, gain, far, near, options):
+    """Computes `windowed_attention` for checked arguments; `keys` are `Recent`."""
     window, chunk_size, jit_compile = options
-    keys = Recent.of(key, value, visible.key_mask)
     starts, length = visible.starts, size(query, 1)
     if near is not None:
         given = query, keys, gain, far, near, options
-        output, _, *state = attend_with_state(
-            kernel, *given, starts=starts, decay=decay
-        )
+        output, _, *state = attend_with_state(kernel, *given, starts=starts)
         return output, *state
     if isinstance(length, int) and window >= length:  # all keys are near
-        seen = window, visible.causal, jit_compile, starts, decay
+        seen = window, visible.causal, jit_compile, starts
         output, _ = local.attend(None, query, keys, None, *seen)
         output = _unchanged(output, gain, *kernel.trained)
     elif visible.causal:
-        given = query, keys, gain, far, starts, chunk_size, jit_compile, decay
+        given = query, keys, gain, far, starts, chunk_size, jit_compile
         found = causal.attend_within(kernel, Reach(window), *given)
         output, far = found.output, found.state
     else:
         given = query, keys.key, keys.value, window, gain, chunk_size
         output = bidirectional.attend_both_ways(
-            kernel, visible, *given, jit_compile, decay
+            kernel, visible, *given, jit_compile, keys.decay
         )
     if not visible.causal:
         return (output,)
     far = _of_last_segment(far, starts, window)
-    return output, *far, *keys.last(window, None, starts), *_last(decay, window)
+    return output, *far, *keys.last(window, None, starts)
 
 
 def attend_with_state(
@@ -296,7 +263,6 @@ def attend_with_state(
     options,
     own_key=True,
     starts=None,
-    decay=None,
 ):
     """Attends to near and far keys of the sequence and of a state.
 
@@ -305,7 +271,6 @@ def attend_with_state(
         far, near: the state before these keys.
         own_key: bool, whether a query sees the key of its own token.
         starts: as in `Visibility`.
-        decay: as in `attend`.
 
     Returns:
         `(output, log_sums, *state)`.
@@ -314,29 +279,16 @@ def attend_with_state(
     reach = Reach(window, 0 if own_key else 1, before=window)
     every = near.followed_by(keys)
     found = causal.attend_within(
-        kernel, reach, query, every, gain, far, starts, *others, decay
+        kernel, reach, query, every, gain, far, starts, *others
     )
     far = _of_last_segment(found.state, starts, window)
-    state = *far, *keys.last(window, near, starts), *_last(decay, window)
-    return found.output, found.log_sums, *state
-
-
-def _attend_to_earlier(
-    kernel, query, key, value, key_mask, gain, far, near, own_key, options
-):
-    """Computes `attend_to_earlier` for checked arguments."""
-    keys = Recent.of(key, value, key_mask)
-    return attend_with_state(kernel, query, keys, gain, far, near, options, own_key)
+    return found.output, found.log_sums, *far, *keys.last(window, near, starts)
 
 
 @custom_gradient
 def _unchanged(output, *unused):
     """Returns the output; `unused` get zero gradients, or optimizers would warn."""
     return tf.identity(output), lambda d: (d, *map(tf.zeros_like, unused))
-
-
-def _last(decay, window):
-    return () if decay is None else (last_decays(decay, window),)
 
 
 def _of_last_segment(far, starts, window):
@@ -352,13 +304,13 @@ def _of_last_segment(far, starts, window):
     return State(r[:, :, 0], sums)
 
 
-def far_and_near(state, with_decay=False):
+def far_and_near(state):
     """Splits a state into `State` of far keys and `Recent` keys in the window."""
-    kind = DecayingState if with_decay else WindowedState
-    if not isinstance(state, (tuple, list)) or len(state) != len(kind._fields):
+    is_right = isinstance(state, (tuple, list)) and len(state) in (5, 6)
+    if not is_right:
         raise ValueError(
-            f"state must be a {kind.__name__} ({', '.join(kind._fields)}), from "
-            f"with_recent_keys{'(..., with_decay=True)' if with_decay else ''} or an "
-            f"earlier call. Received: state of type {type(state).__name__}"
+            f"state must be a WindowedState ({', '.join(WindowedState._fields)}), from "
+            "with_recent_keys or an earlier call. Received: state of type "
+            f"{type(state).__name__}"
         )
-    return State(*state[:2]), Recent(*state[2:5])
+    return State(*state[:2]), Recent(*state[2:])

@@ -39,8 +39,7 @@ def test_a_state_that_was_empty_is_a_state():
     start = ops.with_recent_keys(
         ops.initial_state(2, 1, 22, 7, "float64"), 5, 5, "float64", with_decay=True
     )
-    assert isinstance(start, ops.DecayingState)
-    recent = ops.DecayingRecent.empty(2, 5, 1, 5, 7, "float64")
+    recent = ops.Recent.empty(2, 5, 1, 5, 7, "float64", with_decay=True)
     options = kernel, visible, 5, gain
     found, wanted = (
         tf.nest.flatten(
@@ -183,14 +182,14 @@ def test_errors_say_what_is_wanted():
         attend(decay=tf.zeros((1, 6)))
     with pytest.raises(ValueError, match="must be floats.*Received: int32"):
         attend(decay=tf.zeros((1, 6, 1), "int32"))
-    with pytest.raises(ValueError, match=r"DecayingState \(running_max.*decay\)"):
-        attend(attend(), decay=decay)
-    with pytest.raises(ValueError, match="must be a WindowedState"):
-        attend(attend(decay=decay))
-    with pytest.raises(ValueError, match="must be a DecayingRecent"):
-        local(local(), decay=decay)
-    with pytest.raises(ValueError, match="must be a Recent"):
-        local(local(decay=decay))
+    for call in attend, local:
+        with pytest.raises(ValueError, match="with_decay=True.*none in the state"):
+            call(call(), decay=decay)
+        with pytest.raises(ValueError, match="in none.*none in the call"):
+            call(call(decay=decay))
+        state = call(decay=decay)
+        with pytest.raises(ValueError, match=f"{type(state).__name__} with decay"):
+            ops.merge_states(softmax_kernel(), state, state, right_length=6)
 
 
 @pytest.mark.parametrize("tokens, after", [(9, None), (4, None), (4, 3), (9, 0)])

@@ -77,7 +77,7 @@ def bidirectional_attention(
     check_not_causal("bidirectional_attention", visible)
     kernel.check_heads(key.shape[2])
     kernel = kernel.astype(compute_dtype(query, key, value))
-    decay = check_decay(decay, key, query)
+    decay = check_decay(decay, query, key, value)
     arguments = visible, query, key, value, decay, jit_compile
     output = compile.call_in_graph(attend, kernel, *arguments, jit_compile=jit_compile)
     return tf.cast(output, query.dtype)
@@ -146,13 +146,13 @@ def attend_both_ways(
         near = tf.concat([left.near.seen, right.near.seen], 0)
         mask = tf.concat([near, mask], 1)
         if decay is not None:
-            near = tf.concat([left.decay, right.decay], 0)
+            near = tf.concat([left.near.decay, right.near.decay], 0)
             decay = tf.concat([near, tf.cast(decay, near.dtype)], 1)
         key, value = (
             tf.concat([before, x, tf.reverse(after, [1])], 1)
             for before, x, after in zip(left.near, (key, value), right.near)
         )
-    keys, options = Recent(key, value, mask), (starts, chunk_size, jit, decay)
+    keys, options = Recent(key, value, mask, decay), (starts, chunk_size, jit)
     found = attend_within(kernel, reach, query, keys, gain, state, *options, logs=True)
     signs = found.signs
     if signs is None:

@@ -96,7 +96,7 @@ def causal_attention(
     if chunk_size is not None:
         check_chunk_size(chunk_size)
     kernel, start = kernel_and_state(query, key, value, kernel, state)
-    decay = check_decay(decay, key, query)
+    decay = check_decay(decay, query, key, value)
     arguments = visible, query, key, value, start, decay, chunk_size, jit_compile
     return compile.call_in_graph(attend, kernel, *arguments, jit_compile=jit_compile)
 
@@ -115,11 +115,9 @@ def kernel_and_state(query, key, value, kernel, state):
 
 def attend(kernel, visible, query, key, value, state, decay, chunk_size, jit_compile):
     """Computes `causal_attention` of checked arguments."""
-    keys = Recent(key, value, visible.key_mask)
+    keys = Recent(key, value, visible.key_mask, decay)
     options = visible.starts, chunk_size, jit_compile
-    found = attend_within(
-        kernel, Reach(), query, keys, None, state, *options, decay=decay
-    )
+    found = attend_within(kernel, Reach(), query, keys, None, state, *options)
     return tf.cast(found.output, query.dtype), found.state
 
 
@@ -150,7 +148,6 @@ def attend_within(
     starts,
     chunk_size,
     jit_compile,
-    decay=None,
     logs=False,
 ):
     """Computes causal attention to near and far keys.
@@ -167,7 +164,6 @@ def attend_within(
         state: `State` before the far key of the first query.
         starts: as in `Visibility`, for the queries.
         chunk_size, jit_compile: as in `causal_attention`.
-        decay: log-decays of all keys, `(B, before + T, K)`, or `None`.
         logs: bool, whether to return log-sums and signs without a gain.
 
     Returns:
@@ -178,7 +174,7 @@ def attend_within(
     r, sums = heads.state_rows(state)
     r = tf.stop_gradient(r)
     masks = keys.seen, starts
-    fades = _gates_and_fade(decay, reach, heads.dtype)
+    fades = _gates_and_fade(keys.decay, reach, heads.dtype)
     if query.shape[0] == 0:
         found = _of_no_examples(query, keys, gain)
     elif query.shape[1] == 1:

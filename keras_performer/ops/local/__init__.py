@@ -1,6 +1,6 @@
 """Local attention: exact attention to the keys near a query, linear in length."""
 
 from keras_performer.ops.local.attention import local_attention
-from keras_performer.ops.local.recent import DecayingRecent, Recent
+from keras_performer.ops.local.recent import Recent
 
-__all__ = ["DecayingRecent", "Recent", "local_attention"]
+__all__ = ["Recent", "local_attention"]

@@ -8,16 +8,10 @@ from keras_performer.ops.checks import (
     check_decay,
     check_window,
 )
-from keras_performer.ops.decays import gates, last_decays
+from keras_performer.ops.decays import gates
 from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.local.loops import backward_pass, forward_pass
-from keras_performer.ops.local.recent import (
-    DecayingRecent,
-    Recent,
-    check_recent,
-    keys_and_decays,
-    reach_within,
-)
+from keras_performer.ops.local.recent import Recent, check_recent, reach_within
 from keras_performer.ops.segments import segment_numbers
 from keras_performer.ops.shapes import compute_dtype
 from keras_performer.ops.tensors import TensorLike
@@ -31,11 +25,11 @@ def local_attention(
     sliding_window: int,
     key_mask: TensorLike | Visibility | None = None,
     causal: bool = False,
-    state: Recent | DecayingRecent | None = None,
+    state: Recent | None = None,
     *,
     decay: TensorLike | None = None,
     jit_compile: bool = False,
-) -> tuple[tf.Tensor, Recent | DecayingRecent | None]:
+) -> tuple[tf.Tensor, Recent | None]:
     """Computes softmax attention of every query to the keys near it.
 
     Query i sees the keys j with `|i - j| < sliding_window`, or with
@@ -51,15 +45,14 @@ def local_attention(
             `Visibility`. Defaults to `None`.
         causal: bool, whether to hide later keys. Defaults to `False`.
         state: the last keys before these (causal only), from `Recent.empty` or an
-            earlier call; with decays from `DecayingRecent.empty`. Defaults to `None`.
+            earlier call. Defaults to `None`.
         decay: as in `causal_attention` and `bidirectional_attention`. Defaults to
             `None`.
         jit_compile: as in `bidirectional_attention`. Defaults to `False`.
 
     Returns:
         `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0
-        where no key is visible; and the last W keys, a `Recent` or, with decays, a
-        `DecayingRecent`; `None` unless causal.
+        where no key is visible; and the last W keys, `None` unless causal.
 
     Reference:
         Beltagy et al. 2020, Longformer, arXiv 2004.05150, section 3.1 (sliding window).
@@ -76,19 +69,14 @@ def local_attention(
     visible = Visibility.of(key_mask, causal)
     check_attention_inputs(query, key, value, visible)
     check_window("sliding_window", sliding_window, query, key)
-    decay = check_decay(decay, key, query)
-    state, decay = keys_and_decays(state, decay)
-    check_recent(state, sliding_window, key, value, visible)
-    keys = Recent.of(key, value, visible.key_mask)
-    later: Recent | DecayingRecent | None = None
+    decay = check_decay(decay, query, key, value)
+    keys = Recent.of(key, value, visible.key_mask, decay)
+    check_recent(state, sliding_window, keys, visible)
+    later = None
     if visible.causal:
-        recent = keys.last(sliding_window, state, visible.starts)
-        later = recent
-        if decay is not None:
-            decays = last_decays(decay, sliding_window)
-            later = DecayingRecent(**recent._asdict(), decay=decays)
+        later = keys.last(sliding_window, state, visible.starts)
     options = sliding_window, visible.causal, jit_compile, visible.starts
-    arguments = query, keys, state, *options, decay
+    arguments = query, keys, state, *options
     output, _ = compile.call_in_graph(attend, None, *arguments, jit_compile=jit_compile)
     return tf.cast(output, query.dtype), later
 
@@ -102,7 +90,6 @@ def attend(
     causal,
     jit_compile=False,
     starts=None,
-    decay=None,
 ):
     """Computes `local_attention` of checked arguments.
 
@@ -112,7 +99,6 @@ def attend(
         state: `Recent` keys before them, or `None`.
         sliding_window, causal: as in `local_attention`.
         starts: as in `Visibility`.
-        decay: log-decays of all keys, including keys of the state, or `None`.
 
     Returns:
         `(output, log_sums)`, `(B, T, N, V)` and `(B, T, N, 1)`, in the dtype of the
@@ -122,17 +108,15 @@ def attend(
     if state is not None:
         before = reach
         keys = state.between(sliding_window - reach, None).followed_by(keys)
-        if decay is not None:
-            decay = decay[:, sliding_window - reach :]
     # keys of a state belong to segment 0, which the first tokens continue
     numbers = None
     if starts is not None:
         numbers = tf.pad(segment_numbers(starts), [[0, 0], [before, 0]])
 
     fades = ()
-    if decay is not None:
+    if keys.decay is not None:
         dtype = compute_dtype(query, keys.key, keys.value)
-        fades = (tf.expand_dims(gates(decay, dtype), -1),)
+        fades = (tf.expand_dims(gates(keys.decay, dtype), -1),)
 
     @custom_gradient
     def attention(query, key, value, *fades):

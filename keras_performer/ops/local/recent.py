@@ -17,33 +17,49 @@ class Recent(typing.NamedTuple):
         value: tensor `(B, W, K, V)`.
         seen: bool tensor `(B, W)`, false for hidden keys and for slots before the first
             key.
+        decay: log-decays of the keys, `(B, W, K)`, float32 or float64; `None` without a
+            forget gate.
     """
 
     key: tf.Tensor
     value: tf.Tensor
     seen: tf.Tensor
+    decay: tf.Tensor | None = None
 
     @classmethod
-    def empty(cls, batch_size, sliding_window, num_heads, key_dim, value_dim, dtype):
+    def empty(
+        cls,
+        batch_size,
+        sliding_window,
+        num_heads,
+        key_dim,
+        value_dim,
+        dtype,
+        with_decay=False,
+    ):
         """Returns the state before the first token."""
         shape = batch_size, sliding_window, num_heads
         return cls(
             tf.zeros((*shape, key_dim), dtype),
             tf.zeros((*shape, value_dim), dtype),
             tf.zeros((batch_size, sliding_window), tf.bool),
+            tf.zeros(shape, sum_dtype(dtype)) if with_decay else None,
         )
 
     @classmethod
-    def of(cls, key, value, key_mask):
+    def of(cls, key, value, key_mask, decay=None):
         """Returns all keys, with masked keys hidden; `None` hides none."""
         # the logit of a huge hidden key could outweigh the addend that hides it
         key = without_hidden(key, key_mask)
-        return cls(key, value, mask_or_all(key_mask, key))
+        return cls(key, value, mask_or_all(key_mask, key), decay)
 
     def followed_by(self, later):
         """Joins these keys and `Recent` later ones."""
-        joined = [tf.concat([tf.cast(x, y.dtype), y], 1) for x, y in zip(self, later)]
-        return Recent(*joined)
+
+        def joined(x, y):
+            return None if y is None else tf.concat([tf.cast(x, y.dtype), y], 1)
+
+        return Recent(*map(joined, self, later))
 
     def joined(self, later, count):
         """Returns the last keys of two joined pieces, from the last keys of each.
@@ -61,13 +77,19 @@ class Recent(typing.NamedTuple):
         slots = tf.broadcast_to(tf.range(window), shape)
         count = tf.minimum(tf.reshape(count, (-1, 1)), window)
         taken = slots + tf.where(slots < window - count, count, window)
-        recent = [tf.gather(x, taken, batch_dims=1) for x in self.followed_by(later)]
+        recent = self.followed_by(later)._each(
+            lambda x: tf.gather(x, taken, batch_dims=1)
+        )
         left_out = tf.logical_and(self.seen, slots < count)
-        return Recent(*recent), self._replace(seen=left_out)
+        return recent, self._replace(seen=left_out)
 
     def between(self, start, stop):
         """Returns a slice of these keys."""
-        return Recent(*(x[:, start:stop] for x in self))
+        return self._each(lambda x: x[:, start:stop])
+
+    def reversed(self):
+        """Returns these keys in reverse order."""
+        return self._each(lambda x: tf.reverse(x, [1]))
 
     def last(self, count, earlier, starts=None):
         """Returns the last of earlier keys, or hidden slots, followed by these keys.
@@ -86,9 +108,12 @@ class Recent(typing.NamedTuple):
                 earlier = earlier._if_true(last <= 0)
             return keys.last(count, earlier)
         if earlier is None:
-            return Recent(*(_last(x, count) for x in self))
+            return self._each(lambda x: _last(x, count))
         keys = self.between(-count, None)
         return earlier.followed_by(keys).between(-count, None)
+
+    def _each(self, function):
+        return Recent(*(None if x is None else function(x) for x in self))
 
     def _if_true(self, mask):
         """Returns these keys, hidden where the mask is false."""
@@ -102,48 +127,8 @@ def _last(x, count):
     return pad(x, [[0, 0], [count - size(x, 1), 0], *rest])
 
 
-class DecayingRecent(typing.NamedTuple):
-    """The last keys of a sequence, and their decays: the state with a forget gate.
-
-    Attributes:
-        key, value, seen: as in `Recent`.
-        decay: the log-decays of these keys, `(B, W, K)`, float32 or float64.
-    """
-
-    key: tf.Tensor
-    value: tf.Tensor
-    seen: tf.Tensor
-    decay: tf.Tensor
-
-    @classmethod
-    def empty(cls, batch_size, sliding_window, num_heads, key_dim, value_dim, dtype):
-        """Returns the state before the first token."""
-        shape = batch_size, sliding_window, num_heads
-        keys = Recent.empty(*shape, key_dim, value_dim, dtype)
-        return cls(*keys, tf.zeros(shape, sum_dtype(dtype)))
-
-
-def keys_and_decays(state, decay):
-    """Returns the keys of a state, and the log-decays of these and later keys.
-
-    Args:
-        state: `DecayingRecent`; `Recent` without decays; or `None`.
-        decay: log-decays of the later keys, `(B, T, K)`, or `None`.
-    """
-    if state is None or decay is None:
-        return state, decay
-    if not isinstance(state, DecayingRecent):
-        raise ValueError(
-            "With decays, state must be a DecayingRecent (key, value, seen, decay), "
-            "from DecayingRecent.empty or an earlier call. Received: state of "
-            f"type {type(state).__name__}"
-        )
-    *keys, earlier = state
-    return Recent(*keys), tf.concat([earlier, tf.cast(decay, earlier.dtype)], 1)
-
-
-def check_recent(state, window, key, value, visible):
-    """Raises a `ValueError` unless a state fits the window and the keys."""
+def check_recent(state, window, keys, visible):
+    """Raises a `ValueError` unless a state fits the window and `Recent` later keys."""
     if state is None:
         return
     if not visible.causal:
@@ -153,18 +138,29 @@ def check_recent(state, window, key, value, visible):
         )
     if not isinstance(state, Recent):
         raise ValueError(
-            "state must be a Recent (key, value, seen), from Recent.empty or an "
+            "state must be a Recent (key, value, seen, decay), from Recent.empty or an "
             f"earlier call. Received: state of type {type(state).__name__}"
         )
-    rows = key.shape[0], window
-    expected = (*rows, *key.shape[2:]), (*rows, *value.shape[2:]), rows
-    for name, x, shape in zip(Recent._fields, state, expected):
-        if not tf.TensorShape(shape).is_compatible_with(x.shape):
+    check_decays(state, keys)
+    for name, x, like in zip(Recent._fields, state, keys):
+        shape = None if like is None else (like.shape[0], window, *like.shape[2:])
+        if shape and not tf.TensorShape(shape).is_compatible_with(x.shape):
             raise ValueError(
                 "state must come from an earlier call with the same window and batch "
                 f"size: {name} of shape {shape}. Received: {name} of shape "
                 f"{tuple(x.shape)}"
             )
+
+
+def check_decays(state, keys):
+    """Raises a `ValueError` unless a state has decays just if the later keys do."""
+    if (state.decay is None) != (keys.decay is None):
+        has, lacks = ("state", "call") if keys.decay is None else ("call", "state")
+        raise ValueError(
+            "Pass decay in every call that shares a state, or in none; start with a "
+            "state made with_decay=True if you pass it. Received: decay in the "
+            f"{has}, none in the {lacks}"
+        )
 
 
 def reach_within(window, query, state):

@@ -210,17 +210,27 @@ def test_conversions_keep_class_and_options():
         assert converted.strength == 3.0
 
 
-def test_a_trained_hyperbolic_kernel_reads_its_first_half_only():
-    matrix, inputs = normal((8, HEAD_DIM), 3), qkv(1, 5, 5, 1)
-    half = matrix[:4]
-    found, expected = (
-        ops.causal_attention(*inputs, kernel)[0]
-        for kernel in (
-            ops.ExponentialKernel(matrix, hyperbolic=True, trainable=True),
-            ops.ExponentialKernel(tf.concat([half, -half], 0)),
-        )
-    )
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
+@pytest.mark.parametrize("head_dim", [5, 40])
+@pytest.mark.parametrize("attention", ["all", "past"])
+@pytest.mark.parametrize("trainable", [False, True])
+def test_small_and_large_heads_have_the_features_of_the_whole_matrix(
+    head_dim, attention, trainable
+):
+    """Halves of large heads are joined; a trained kernel reads the first half only."""
+    attend, _ = ATTENTIONS[attention]
+    x = [normal((2, 6, 1, head_dim), seed, 0.7) for seed in range(3)]
+    half, unused = (normal((4, head_dim), seed) for seed in (3, 4))
+
+    def hyperbolic(query, key, value, half=half):
+        matrix = tf.concat([half, unused if trainable else -half], 0)
+        kernel = ops.ExponentialKernel(matrix, True, None, trainable)
+        return attend(query, key, value, kernel)
+
+    def whole(query, key, value, half=half):
+        kernel = ops.ExponentialKernel(tf.concat([half, -half], 0), trainable=trainable)
+        return attend(query, key, value, kernel)
+
+    assert_equals(hyperbolic, whole, [*x, half] if trainable else x)
 
 
 def test_kernels_with_equal_options_share_what_is_compiled():

@@ -100,23 +100,37 @@ def write(runs, folder):
     """Writes `tables.md`, after equal steps and equal time; returns the text."""
     parts = ["# Long real data"]
     parts += [explanation(runs)] if runs else ["No runs."]
-    for task, same in by(runs, "task"):
+    for task, same in by(with_steps(runs), "task"):
         steps = min(run["steps"] for run in same)
         about = f"{steps:,} steps, head size {same[0]['key_dim']}, window "
         parts += [f"## {task}\n\n{about}{same[0]['window']}.", task_table(same)]
     return runner.write_page(folder, parts)
 
 
+def with_steps(runs):
+    """Returns runs whose row names the steps, if the task's fewest steps are others."""
+    fewest = {
+        task: min(run["steps"] for run in same) for task, same in by(runs, "task")
+    }
+    return [
+        run
+        if LONGER in run["row"] or run["steps"] == fewest[run["task"]]
+        else {**run, "row": f"{run['row']}, {run['steps']:,} steps"}
+        for run in runs
+    ]
+
+
 def explanation(runs):
     return f"""\
-Means over seeds, of held-out data. All rows of a task have the same steps (but
-"{LONGER}"), batches, learning rate and, to 1 %, parameters. They begin with short
-sequences. Less is better in bits, more in accuracy. Seconds are of training, on one
-core. "After S s" is at equal time, all seconds of "{PERFORMER}": values between two
-measurements are interpolated, and a row that has ended keeps its last value. "Minus
-{models.WINDOW}" is the mean difference from local attention of the same seeds in the
-first column, ± its standard error. "{models.WINDOW}" is local attention; what it has
-beside it are features. With "{models.EXACT_LAST}" the second of two blocks is exact.
+Means over seeds, of held-out data. All rows of a task have the same batches, learning
+rate and, to 1 %, parameters, and the same steps but for "{LONGER}" and rows that name
+their steps. They begin with short sequences. Less is better in bits, more in accuracy.
+Seconds are of training, on one core. "After S s" is at equal time, all seconds of
+"{PERFORMER}": values between two measurements are interpolated, and a row that has
+ended keeps its last value. "Minus {models.WINDOW}" is the mean difference from local
+attention of the same seeds in the first column, ± its standard error. "{models.WINDOW}"
+is local attention; what it has beside it are features. With "{models.EXACT_LAST}" the
+second of two blocks is exact.
 
 {origin(runs)}"""
 

@@ -80,6 +80,8 @@ def require_tokens(num_tokens, left_out, where, model, wanted):
     """
     few = ""
     for layer, (key_dim, number) in num_tokens.items():
+        if layer in left_out:
+            continue  # for another reason
         if not number:
             left_out[layer] = "No token of data reaches it."
         elif number < key_dim:

@@ -242,6 +242,9 @@ def test_what_cannot_be_fitted_is_refused():
         calibrate(keras.Model(start, layer(start)), data()[:1, :3], verbose=0)
     with pytest.raises(ValueError, match="num_rows must be"):
         calibrate(trained(), data(), num_rows=0)
+    gated = PerformerAttention(2, KEY_DIM, num_random_features=8, forget_gate=True)
+    with pytest.raises(ValueError, match="without such a layer. It has a forget gate"):
+        calibrate(keras.Model(start, gated(start)), data(number=1), verbose=0)
 
 
 class Own(PerformerAttention):

@@ -146,7 +146,9 @@ for name, value in accuracy.items():
 Guessing has an accuracy of 0.25. Always naming the document's most frequent place is
 right about half of the time. The program
 [`examples/documents.py`](../../examples/README.md#results) also trains exact attention
-on this task. It reached 0.908, and `PerformerAttention` 0.873 in the same run.
+on this task, in other settings: exact attention reached 0.908, and
+`PerformerAttention` 0.873. The values in the README are of
+[causal models](../../benchmarks/notes/long_data.md#documents).
 
 ## Visualize the attention scores
 
@@ -183,6 +185,7 @@ plt.show()
 - When the answer is far away, use `PerformerAttention`, or exact attention if you can
   pay for it: local attention fails.
 - Train on short sequences first. Long documents cost more and have no more questions.
-- Add a short convolution, so that each token knows its neighbours.
+- Try a [short convolution](../feature_maps.md#a-short-convolution), so that each token
+  knows its neighbours.
 - Always train local attention as a baseline. If it is as good, keep it: it is cheaper.
 """

@@ -64,7 +64,8 @@ By default, a causal model gives the last 64 bytes their exact weights
 (`exact_window=64`), and lets weights fade with the distance, at a rate that each head
 learns (`forget_gate=True`). [Window, gain and gate](../exact_window.md) explains both,
 and how far the [gate](../exact_window.md#the-forget-gate) lets a head see at first with
-and without `max_length`.
+and without `max_length`. This model does without: it takes any length, and at 512 bytes
+the gate would hardly change. For longer texts give the longest length.
 """
 
 
@@ -72,7 +73,7 @@ and without `max_length`.
 def make_model(**options):
     return keras_performer.PerformerLM(
         vocabulary_size=256,
-        # any length; to look up tokens more than 270 back, give the longest length
+        # for long texts give the longest length
         max_length=None,
         num_layers=2,
         num_heads=WIDTH // 32,

@@ -54,7 +54,8 @@ class AttentionLayer(
     Class attributes describe the mechanism:
 
     - `supports_causal` and `supports_state`;
-    - `supports_segments`: `attend` uses `visible.starts`;
+    - `supports_segments`: `attend` hides other segments, by `visible.matrix` or
+      `visible.starts`;
     - `supports_cross_attention`: keys may come from another sequence;
     - `drops_weights`: `attend` applies dropout to weights, so `write` must not apply it
       to attended values;

@@ -72,6 +72,9 @@ ENTRY %main (x: f32[8,100]) -> f32[8,100] {
 def test_kernels_of_a_program_are_counted_by_hand():
     found = compiled.estimate(PROGRAM)
     assert found["kernels"] == 8 * 2 + 1
+    assert found["products"] == 0
+    product = "  %z = f32[8,8]{1,0} dot(%x, %x), lhs_contracting_dims={1}\n"
+    assert compiled.estimate(PROGRAM + product)["products"] == 1
     computations, entry = compiled.parsed(PROGRAM)
     counter = collections.Counter()
     compiled.add_kernels(computations, entry, 1, counter)

@@ -170,7 +170,8 @@ def test_the_loops_of_two_directions_are_traced_once(both, one):
         bodies = [function.node_def for function in graph.library.function]
         return sum(len(body) for body in (graph.node, *bodies))
 
-    assert count(both) < 1.2 * count(one)
+    # a second trace would double the count
+    assert count(both) < 1.4 * count(one)
 
 
 @pytest.mark.parametrize("attend", FORMS)

@@ -80,6 +80,9 @@ class TokenTraining(keras.Model):
         if not isinstance(y_pred, TokenValues):
             return super().compute_metrics(x, y, y_pred, sample_weight)
         for metric, values in zip(_metrics(self), y_pred.metrics):
+            function, _ = wrapped_function(metric)
+            if isinstance(function, keras.losses.Loss):
+                values = _reduced(function, values, None)
             keras.metrics.Mean.update_state(metric, values)
         return self.get_metrics_result()
 
@@ -107,14 +110,16 @@ class _Measure:
 
     def __call__(self, targets, outputs):
         outputs, mask = tf.cast(outputs, self.loss.dtype), ()
-        # Keras casts targets for losses, but not for metrics
-        loss = self.loss.call(tf.cast(targets, self.loss.dtype), outputs)
+        loss = _unreduced(self.loss, targets, outputs)
         if self.is_masked:
             mask = _of_tokens("the mask of loss", implicit_mask(loss), outputs)
         metrics = []
         for metric in self.metrics:
             function, options = wrapped_function(metric)
-            values = function(targets, outputs, **options)
+            if isinstance(function, keras.losses.Loss):
+                values = _unreduced(function, targets, outputs)
+            else:
+                values = function(targets, outputs, **options)
             metrics.append(_of_tokens(metric.name, values, outputs))
         return TokenValues(_of_tokens("loss", loss, outputs), metrics, mask)
 
@@ -136,6 +141,12 @@ def _reduced(loss, values, sample_weight):
     reduction = keras.losses.Loss("loss", reduction=loss.reduction, dtype=loss.dtype)
     reduction.call = lambda _, values: values
     return reduction(values, values, sample_weight)
+
+
+def _unreduced(loss, targets, outputs):
+    """Returns the values of a loss for each token, before reduction."""
+    # Keras casts targets for losses, but not for metrics
+    return loss.call(tf.cast(targets, loss.dtype), outputs)
 
 
 def _ignores_a_class(loss):
@@ -163,6 +174,10 @@ def _check_means(loss, y_pred):
         )
 
 
+def _has_own_reduction(loss):
+    return type(loss).__call__ is not keras.losses.Loss.__call__
+
+
 def _loss(model):
     """Returns the loss that the model was compiled with, as a `keras.losses.Loss`."""
     config = compile_options(model)
@@ -184,7 +199,7 @@ def _loss(model):
             "With recompute, loss must be a keras.losses.Loss, a function or the name "
             f"of one. Received: loss={loss!r}"
         )
-    if type(loss).__call__ is not keras.losses.Loss.__call__:
+    if _has_own_reduction(loss):
         raise ValueError(
             "With recompute, a loss must have Keras' reduction of its values: define "
             "the function of targets and outputs in its `call`. Received: "
@@ -204,12 +219,15 @@ def _metrics(model):
         own_update = getattr(type(metric), "update_state", None)
         is_mean = own_update is keras.metrics.MeanMetricWrapper.update_state
         function, _ = wrapped_function(metric)
-        if not is_mean or isinstance(function, keras.losses.Loss):
+        is_loss = isinstance(function, keras.losses.Loss)
+        reduces = is_loss and _has_own_reduction(function)
+        if not is_mean or reduces or _ignores_a_class(function):
             raise ValueError(
                 "With recompute, metrics must be means over tokens, because only the "
                 "outputs of one chunk exist at a time: use a "
-                "keras.metrics.MeanMetricWrapper of a function, with unchanged "
-                f"update_state. Received: {metric!r}. Compile without it, or evaluate "
-                "with a model that has recompute=None and the same weights."
+                "keras.metrics.MeanMetricWrapper with unchanged update_state, of a "
+                "function or of a loss without ignore_class and without its own "
+                f"__call__. Received: {metric!r}. Compile without it, or evaluate with "
+                "a model that has recompute=None and the same weights."
             )
     return found

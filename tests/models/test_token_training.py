@@ -72,7 +72,7 @@ def test_losses(name, recompute):
 
 
 def test_metrics():
-    """Tests also equal names, and the name of the loss."""
+    """Tests also equal names, the name of the loss, and losses as metrics."""
 
     def metrics():
         def mean(name, function):
@@ -86,10 +86,12 @@ def test_metrics():
             mean("loss", tf.reduce_mean),
             mean("twice", tf.reduce_max),
             mean("twice", tf.reduce_min),
+            CrossEntropy(from_logits=True, reduction="sum", name="sum"),
+            CrossEntropy(from_logits=True, name="mean"),
         ]
 
     results, expected = (losses(r, None, metrics()) for r in ("network", None))
-    assert len(results) == 6
+    assert len(results) == 8
     assert results == {k: pytest.approx(v, rel=1e-5) for k, v in expected.items()}
 
 
@@ -107,9 +109,10 @@ class Tenfold(CrossEntropy):
     "message, compiled",
     [
         ("Tenfold, with its own __call__", dict(loss=Tenfold(from_logits=True))),
+        ("without its own __call__", dict(metrics=[Tenfold(from_logits=True)])),
         ("metrics must be means over tokens", dict(metrics=[keras.metrics.AUC()])),
         ("with unchanged update_state", dict(metrics=[WithoutFirst(squared)])),
-        ("Wrapper of a function", dict(metrics=[CrossEntropy(from_logits=True)])),
+        ("loss without ignore_class", dict(metrics=[CrossEntropy(ignore_class=3)])),
         ("does not support weighted_metrics", dict(weighted_metrics=["accuracy"])),
         ("does not support loss_weights", dict(loss_weights=2.0)),
         ("loss must have a value for each token", dict(loss=lambda y, p: p[:, 0, 0])),

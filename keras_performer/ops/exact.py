@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_performer.ops.checks import check_decay
 from keras_performer.ops.decays import between, gates
 from keras_performer.ops.kernels.base import EMPTY
-from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.shapes import compute_dtype, size, sizes
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility, without_hidden
 
@@ -51,8 +51,12 @@ def exact_attention(
     """
     visible = Visibility.of(key_mask, causal)
     key = without_hidden(tf.convert_to_tensor(key), visible.key_mask)  # may be NaN
-    seen = _matrix(query, key, visible)[:, tf.newaxis]
-    weights, _ = _weights(query, key, seen, check_decay(decay, query, key))
+    seen = None
+    if visible.hides_keys():
+        seen = _matrix(query, key, visible)[:, tf.newaxis]
+    decay = check_decay(decay, query, key)
+    # without a mask a query sees at least one key
+    weights, _ = _weights(query, key, seen, decay, visible.key_mask is not None)
     if dropout is not None:
         dropped = dropout(_of_heads(weights, query, key))
         weights = tf.reshape(dropped, tf.shape(weights))
@@ -127,29 +131,45 @@ def _shape(query):
 
 def _mean(weights, query, value):
     """Averages values with the weights of `_weights`, `(B, T, N, V)`."""
-    attended = tf.einsum("bkgts,bskv->btkgv", weights, tf.cast(value, weights.dtype))
+    batch, num_heads, groups, *rest = sizes(weights)
+    rows = tf.reshape(weights, (batch, num_heads, groups * rest[0], rest[1]))
+    value = tf.transpose(tf.cast(value, weights.dtype), (0, 2, 1, 3))
+    attended = tf.matmul(rows, value)
+    shape = batch, num_heads, groups, rest[0], value.shape[3]
+    attended = tf.transpose(tf.reshape(attended, shape), (0, 3, 1, 2, 4))
     return tf.reshape(attended, (*_shape(query), value.shape[3]))
 
 
-def _weights(query, key, seen, decay=None):
+def _weights(query, key, seen, decay=None, may_see_none=True):
     """Returns weights, and logits, which are the lowest float for unseen keys.
 
     Both are `(B, K, N / K, T, S)` in float32, or float64 for such queries; `seen` is
-    `(B, K, T, S)`, or broadcastable to it.
+    `(B, K, T, S)`, or broadcastable to it, or `None` if all queries see all keys.
+    `may_see_none` says whether a query may see no key.
     """
     dtype = compute_dtype(query)
     length, heads, key_dim = size(query, 1), query.shape[2], query.shape[3]
     groups = key.shape[2], heads // key.shape[2]
     shape = (size(query, 0), length, *groups, key_dim)  # -1 fails for empty axes
     query = tf.reshape(tf.cast(query, dtype) * key_dim**-0.5, shape)
-    logits = tf.einsum("btkgh,bskh->bkgts", query, tf.cast(key, dtype))
+    # transposes queries and keys, which are smaller than the logits
+    query = tf.transpose(query, (0, 2, 3, 1, 4))
+    rows = shape[0], groups[0], groups[1] * length, key_dim
+    key = tf.transpose(tf.cast(key, dtype), (0, 2, 1, 3))
+    logits = tf.matmul(tf.reshape(query, rows), key, transpose_b=True)
+    logits = tf.reshape(logits, (shape[0], *groups, length, size(key, 2)))
     if decay is not None:
         found = gates(tf.transpose(decay, (0, 2, 1))[..., tf.newaxis], dtype)
         decays = between(found, size(found, 2), after=0)
-        seen = tf.logical_and(seen, decays > EMPTY)
+        kept = decays > EMPTY
+        seen = kept if seen is None else tf.logical_and(seen, kept)
         logits += decays[:, :, tf.newaxis]
+    if seen is None:
+        return tf.nn.softmax(logits), logits
     seen = seen[:, :, tf.newaxis]
     # not -inf, whose softmax is NaN where no key is visible
     logits = tf.where(seen, logits, dtype.min)
     weights = tf.nn.softmax(logits)
-    return tf.where(seen, weights, tf.zeros_like(weights)), logits
+    if may_see_none:
+        weights = tf.where(seen, weights, tf.zeros_like(weights))
+    return weights, logits

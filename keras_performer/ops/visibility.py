@@ -63,6 +63,11 @@ class Visibility(typing.NamedTuple):
         )
         return cls(key_mask, causal, sliding_window, starts, global_tokens)
 
+    def hides_keys(self) -> bool:
+        """Returns False if every query sees every key."""
+        hidden = self.key_mask, self.sliding_window, self.starts
+        return self.causal or any(x is not None for x in hidden)
+
     def matrix(
         self, num_queries: int | tf.Tensor, num_keys: int | tf.Tensor
     ) -> tf.Tensor:

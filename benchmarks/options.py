@@ -6,7 +6,7 @@
 Steps with and without the option run in pairs, in alternating order; a ratio is the
 median over pairs. Memory is the rise of the peak in three steps, each side in its own
 process. Steps have one example and 512 units: 8 heads of head size 64 with 256
-features, for "taylor" 32 heads of head size 16.
+features, for "taylor" and exact attention 32 heads of head size 16.
 """
 
 import statistics
@@ -18,12 +18,14 @@ import keras_performer
 from benchmarks import runner, worker
 from benchmarks.tables import table
 from keras_performer import ops
+from keras_performer.layers import ExactAttention
 
 PLAIN = dict(num_heads=8, key_dim=64)
 WINDOW = dict(**PLAIN, exact_window=64)
 SMALL = dict(num_heads=32, key_dim=16, exact_window=64)
+EXACT = dict(num_heads=32, key_dim=16, exact=True)
 # Arguments of the layer with the option, and without it. `segments` is the number of
-# tokens in each segment of the call.
+# tokens in each segment of the call; `exact` makes `ExactAttention`.
 LAYERS = {
     f"{name}, {form}": ({**with_option, **given}, {**without, **given})
     for name, with_option, without in (
@@ -34,6 +36,12 @@ LAYERS = {
         ("a gate and a window", {**WINDOW, "forget_gate": True}, WINDOW),
         ("segments of 512", {**PLAIN, "segments": 512}, PLAIN),
         ("segments of 512 and a window", {**WINDOW, "segments": 512}, WINDOW),
+        ("exact attention for a window, heads of 16", EXACT, SMALL),
+        (
+            "exact attention for a window and a gate, heads of 16",
+            EXACT,
+            {**SMALL, "forget_gate": True},
+        ),
     )
     for form, given in (("causal", {"causal": True}), ("bidirectional", {}))
 }
@@ -85,11 +93,13 @@ def pair(name, length, jit_compile):
     return [attention_step(stds, length, jit_compile, **given) for stds in both]
 
 
-def layer_step(length, jit_compile, segments=None, **arguments):
+def layer_step(length, jit_compile, segments=None, exact=False, **arguments):
     """Makes a training step of a layer; `segments` is the tokens of a segment."""
-    layer = keras_performer.PerformerAttention(
-        **arguments, jit_compile=jit_compile, seed=0
-    )
+    if exact:
+        layer = ExactAttention(**arguments)
+    else:
+        arguments |= dict(jit_compile=jit_compile, seed=0)
+        layer = keras_performer.PerformerAttention(**arguments)
     x = keras.random.normal((1, length, 512), seed=0)
     layer.build(x.shape)
     packed = {}

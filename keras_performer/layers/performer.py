@@ -412,7 +412,13 @@ class PerformerAttention(LinearAttention):
                 f"exact_window={self.exact_window}"
             )
         weight = self._far_gain.log_gain
-        weight.assign(tf.broadcast_to(tf.divide(log_gain, SPEED), weight.shape))
+        gain = tf.cast(tf.convert_to_tensor(log_gain), weight.dtype)
+        if gain.shape.rank and gain.shape != weight.shape:
+            raise ValueError(
+                f"log_gain must be a float, or {weight.shape[0]} floats, one for each "
+                f"head. Received: log_gain of shape {tuple(gain.shape)}"
+            )
+        weight.assign(tf.broadcast_to(gain / SPEED, weight.shape))
 
     @property
     def redraw_count(self):

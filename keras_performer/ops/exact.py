@@ -51,12 +51,7 @@ def exact_attention(
     """
     visible = Visibility.of(key_mask, causal)
     key = without_hidden(tf.convert_to_tensor(key), visible.key_mask)  # may be NaN
-    seen = None
-    if visible.hides_keys():
-        seen = _matrix(query, key, visible)[:, tf.newaxis]
-    decay = check_decay(decay, query, key)
-    # without a mask a query sees at least one key
-    weights, _ = _weights(query, key, seen, decay, visible.key_mask is not None)
+    weights = _weights_of(query, key, visible, decay)
     if dropout is not None:
         dropped = dropout(_of_heads(weights, query, key))
         weights = tf.reshape(dropped, tf.shape(weights))
@@ -72,8 +67,8 @@ def exact_scores(
     decay: TensorLike | None = None,
 ) -> tf.Tensor:
     """Returns the weights of `exact_attention`, `(B, N, T, S)` in `query`'s dtype."""
-    seen = _matrix(query, key, Visibility.of(key_mask, causal))[:, tf.newaxis]
-    return scores_of_seen(query, key, seen, check_decay(decay, query, key))
+    weights = _weights_of(query, key, Visibility.of(key_mask, causal), decay)
+    return tf.cast(_of_heads(weights, query, key), query.dtype)
 
 
 def attend_to_seen(query, key, value, seen):
@@ -103,20 +98,27 @@ def attend_with_log_sums(query, key, value, seen):
     return _mean(weights, query, value), log_sums
 
 
-def scores_of_seen(query, key, seen, decay=None):
+def scores_of_seen(query, key, seen):
     """Returns the weights of keys, `(B, N, T, S)` in the dtype of `query`.
 
     Args:
         query, key: as in `exact_attention`.
         seen: bool tensor `(B, K, T, S)`, or broadcastable to it.
-        decay: log-decays `(B, T, K)`, or `None`.
     """
-    weights, _ = _weights(query, key, seen, decay)
+    weights, _ = _weights(query, key, seen)
     return tf.cast(_of_heads(weights, query, key), query.dtype)
 
 
-def _matrix(query, key, visible):
-    return visible.matrix(size(query, 1), size(key, 1))
+def _weights_of(query, key, visible, decay):
+    """Returns the weights of `_weights` for a `Visibility` and optional log-decays."""
+    seen = None
+    if visible.hides_keys():
+        matrix = visible.matrix(size(query, 1), size(key, 1))
+        seen = matrix[:, tf.newaxis]
+    decay = check_decay(decay, query, key)
+    # without a mask a query sees at least one key
+    weights, _ = _weights(query, key, seen, decay, visible.key_mask is not None)
+    return weights
 
 
 def _of_heads(weights, query, key):

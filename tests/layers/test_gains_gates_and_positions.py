@@ -48,6 +48,10 @@ def test_the_gain_is_what_it_was_made_with_and_can_be_set():
     np.testing.assert_allclose(weight, [-0.4, 0.2, 0.0], rtol=1e-6)
     layer.assign_log_gain([1.0, -1.0, 0.5])
     np.testing.assert_allclose(layer.log_gain, [1.0, -1.0, 0.5], rtol=1e-6)
+    layer.assign_log_gain(-2)
+    np.testing.assert_allclose(layer.log_gain, [-2.0] * 3, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"3 floats.* Received: .* of shape \(2,\)"):
+        layer.assign_log_gain([1.0, 2.0])
     one = PerformerAttention(3, 5, exact_window=3, initial_log_gain=-3.0)
     plain = PerformerAttention(3, 5)
     for each in (one, plain):

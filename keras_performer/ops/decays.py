@@ -44,12 +44,12 @@ def between(gates, tokens, after=None):
     sums = tf.cumsum(tf.concat(_parts(gates), -1), axis=-2)
     rows = tf.split(sums[..., first : first + tokens, :], 4, -1)
     keys = tf.split(tf.linalg.matrix_transpose(sums), 4, -2)
-    hidden, *found = (x - y for x, y in zip(rows, keys))
-    found = functools.reduce(tf.add, found)
+    hides, *found = zip(rows, keys)
+    found = tf.add_n([x - y for x, y in found])
     if after is None:
-        hidden, found = hidden > 0, tf.minimum(found, 0.0)
+        hidden, found = tf.greater(*hides), tf.minimum(found, 0.0)
     else:
-        hidden, found = hidden != 0, -tf.abs(found)
+        hidden, found = tf.not_equal(*hides), -tf.abs(found)
     return tf.where(hidden, tf.constant(FORGET, found.dtype), found)
 
 

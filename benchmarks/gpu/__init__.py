@@ -1,1 +1,1 @@
-"""Time and memory of layers and models of this package on a GPU."""
+"""Time and memory of layers of this package on a GPU."""

@@ -1,4 +1,4 @@
-"""Writes tables of `layers.json`, `models.json` and `others.json`.
+"""Writes tables of `layers.json` and `others.json`.
 
 python -m benchmarks.gpu.report [--results benchmarks/results/gpu]
 """
@@ -14,11 +14,6 @@ LAYERS = """## A training step of a layer
 whole step, as `fit` does by default on a GPU. "graph": XLA compiles attention alone.
 Medians of five rounds of up to 20 calls; memory is the peak, with weights, input and
 gradients. The first call includes tracing and compiling."""
-MODELS = """## Language models after equal time
-
-6 blocks, 8 heads of size 64, width 512, bytes of Python's standard library, 2 sequences
-of 8,192 a step, `fit` in `mixed_bfloat16`. "local" is `LocalAttention` with a window of
-64. Bits are of held-out files. `generate` continues prompts of 64 bytes by 256."""
 OTHERS = """## Attention of other libraries
 
 Forward and backward of attention alone, in bfloat16, without the four dense layers
@@ -31,7 +26,6 @@ def main(argv=None):
     parts = ["# On a GPU"]
     for name, text, cells in (
         ("layers", LAYERS, of_layer),
-        ("models", MODELS, of_model),
         ("others", OTHERS, of_other),
     ):
         results = runner.read(folder / f"{name}.json")
@@ -53,20 +47,6 @@ def of_layer(row):
         "ms": milliseconds(row),
         "MiB": mebibytes(row),
         "first call, s": row.get("first_call", NOTHING),
-    }
-
-
-def of_model(row):
-    rates = row.get("generated_per_second", {})
-    return {
-        "attention": row["row"],
-        "bits": row["bits"],
-        "steps": row["steps"],
-        "seconds": row["seconds"],
-        "tokens/s": f"{row['tokens_per_second']:,}",
-        "MiB": mebibytes(row),
-        "first step, s": row["first_step"],
-        **{f"generated/s, {count}": rates.get(count, NOTHING) for count in ("1", "16")},
     }
 
 

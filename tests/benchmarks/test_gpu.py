@@ -3,9 +3,7 @@
 import collections
 import json
 
-import pytest
-
-from benchmarks.gpu import compiled, layers, models
+from benchmarks.gpu import compiled, layers
 
 SIZE = 1, 16
 
@@ -27,19 +25,6 @@ def test_a_case_of_the_file_is_not_measured_again(tmp_path, monkeypatch):
     layers.main([*command[:2], "--chunks", "64"])
     layers.main([*command, "features"])
     assert [case.get("chunk") for case in asked[2:]] == [64, *4 * [None]]
-
-
-@pytest.mark.slow
-def test_a_model_that_has_not_learned_needs_eight_bits_for_a_byte(monkeypatch):
-    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8}
-    small = {"BATCH": 1, "LENGTH": 32, "HELD_OUT": 2, "STEPS": 1, "SIZES": sizes}
-    small |= {"PROMPT": 4, "GENERATED": 2, "PROMPTS": (2,)}
-    for name, value in small.items():
-        monkeypatch.setattr(models, name, value)
-    found = models.trained("no attention", seconds=0)
-    assert found["bits"] == pytest.approx(8, abs=0.5)
-    assert found["steps"] == 1
-    assert found["generated_per_second"][2] > 0
 
 
 PROGRAM = """

@@ -72,11 +72,7 @@ def compile_for(stablehlo, slice_):
 
     Raises `jax.errors.JaxRuntimeError` if the compiler fails, for memory or otherwise.
     """
-    return compile_on(stablehlo, devices(slice_))
-
-
-def compile_on(stablehlo, chips):
-    """Compiles like `compile_for`, for devices that a topology of JAX describes."""
+    chips = devices(slice_)
     client = chips[0].client
     options = compiler.get_compile_options(
         num_replicas=len(chips),

@@ -14,11 +14,10 @@ LAYERS = """## A training step of a layer
 whole step, as `fit` does by default on a GPU. "graph": XLA compiles attention alone.
 Medians of five rounds of up to 20 calls; memory is the peak, with weights, input and
 gradients. The first call includes tracing and compiling."""
-OTHERS = """## Attention of other libraries
+OTHERS = """## PyTorch's fused attention
 
 Forward and backward of attention alone, in bfloat16, without the four dense layers
-around it: "exact" is PyTorch's fused attention, the rest are operations of
-flash-linear-attention."""
+around it."""
 
 
 def main(argv=None):

@@ -13,7 +13,6 @@ from benchmarks import (
     input_pipeline,
     measure,
     options,
-    precision,
     recompute,
     report,
     runner,
@@ -203,17 +202,6 @@ def test_input_pipeline(capsys, monkeypatch):
     speed = {row[1].strip(): row[2].strip().replace(",", "") for row in rows}
     # even a busy machine reads more than one a second
     assert all(float(speed[hosts]) > 1 for hosts in "124") and "v4-32" in speed
-
-
-def test_precision(capsys, monkeypatch):
-    monkeypatch.setattr(precision, "CASES", precision.CASES[:1])
-    precision.main("--length 64 --long 128 --draws 1".split())
-    lines = lines_of(capsys.readouterr().out)
-    assert lines[2].startswith("| softmax | bidirectional | 16 | 0.5 | ")
-    _, _, _, _, _, none, *_, everything, _ = lines[2].split(" | ")
-    # unrounded products have errors of float32, rounded ones of bfloat16
-    assert float(none.split(" / ")[0]) < 1e-3 < 0.05 < float(everything.split(" / ")[0])
-    assert len(lines) == 3 + 2 + 6
 
 
 @pytest.mark.slow

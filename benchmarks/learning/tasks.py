@@ -46,7 +46,7 @@ class Task:
     vocabulary size and model width, or `None` for `PairsOfTokens`. Training begins with
     the stages `shorter`: tuples of a draw function for shorter sequences, a batch size,
     and the share of the steps at which the stage ends. `warm_up_steps` are steps of
-    pretraining on the task's inputs. If `padded`, token 0 is padding.
+    pretraining on the task's inputs.
     """
 
     name: str
@@ -68,7 +68,6 @@ class Task:
     embedding: typing.Callable | None = None
     shorter: tuple[tuple[typing.Callable, int, float], ...] = ()
     warm_up_steps: int = 0
-    padded: bool = False
 
     def __post_init__(self):
         # models that predict a class are bidirectional, so windows have two sides

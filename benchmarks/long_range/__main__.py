@@ -2,7 +2,7 @@
 
     python -m benchmarks.long_range              # the core, two hours on two cores
     python -m benchmarks.long_range --quick      # minutes: too short for conclusions
-    python -m benchmarks.long_range --full       # every row, task and rate; a day
+    python -m benchmarks.long_range --full       # every row and rate; a day
     python -m benchmarks.long_range --costs      # tokens a second, and memory
     python -m benchmarks.long_range --times      # times a step of each row and task
 
@@ -39,11 +39,11 @@ BETTER_RATES = (
 WARM_UPS, ALONE = ("without", "with"), ("without",)
 # Rows of `--quick`.
 CONTROLS = models.WITHOUT, models.EXACT, models.WINDOW, models.PERFORMER
-QUICK_ROWS = *models.NO_MODELS, *CONTROLS
+QUICK_ROWS = models.COUNTS, *CONTROLS
 
 
 def main(argv=None):
-    names = [task.name for task in (*core(), *further())]
+    names = [task.name for task in core()]
     choices = {"tasks": names, "rows": models.ROWS, "warm_up": WARM_UPS}
     more = dict(times=False, costs=False, warm_up=[str])
     more |= dict(output=runner.RUNS / "long_range")
@@ -53,7 +53,7 @@ def main(argv=None):
         options.report_only = True
     wanted = plan(options)
     if options.times:
-        wanted = [run for run in wanted if run["row"] not in models.NO_MODELS]
+        wanted = [run for run in wanted if run["row"] != models.COUNTS]
     study.run(options, training.train, models.make_model, wanted, report.write)
 
 
@@ -69,30 +69,20 @@ def core():
     ]
 
 
-def further():
-    """Returns tasks outside the core, where two cores learn little from far tokens."""
-    warmed = dict(warm_up_steps=150, learning_rate=2e-3)
-    return [
-        tasks.list_operations(512, steps=300, batch_size=16, **warmed),
-        tasks.digits(16, steps=1000, batch_size=32, **warmed),
-    ]
-
-
 def parts(options):
     """Yields tasks, rows, seeds, pretraining or not, and factors of the learning rate.
 
-    `--full` has everything, but not all combinations. In the core, all rows have three
-    seeds; with the first seed also three rates, and pretraining. `models.SEVERAL` have
-    pretraining with all seeds.
+    `--full` has everything, but not all combinations. All rows have three seeds; with
+    the first seed also three rates, and pretraining. `models.SEVERAL` have pretraining
+    with all seeds.
     """
     first = SEEDS[:1]
     if not options.full:
         chosen = options.rows or (QUICK_ROWS if options.quick else models.CORE)
-        of = [*core(), *further()] if options.tasks else core()
         for seed in options.seeds or (first if options.quick else SEEDS):
             # to save time, the core has pretraining with the first seed only
             whole = options.warm_up or options.tasks or seed == SEEDS[0]
-            yield of, chosen, (seed,), WARM_UPS if whole else ALONE, (1,)
+            yield core(), chosen, (seed,), WARM_UPS if whole else ALONE, (1,)
         return
     yield core(), models.SEVERAL, SEEDS, WARM_UPS, (1,)
     yield core(), models.ROWS, SEEDS, ALONE, (1,)
@@ -101,8 +91,6 @@ def parts(options):
     for name, factor, better in BETTER_RATES:
         named = [task for task in core() if task.name == name]
         yield named, better, SEEDS, ALONE, (factor,)
-    yield further(), (*models.CORE, models.TWO_FEATURES), first, WARM_UPS, (1,)
-    yield further()[:1], ("Performer",), first, ALONE, (1,)  # for TWO_FEATURES
 
 
 def plan(options):
@@ -119,9 +107,7 @@ def plan(options):
 
 
 def is_run(task, row, warm_up):
-    if warm_up == "with" and (row in models.NO_MODELS or not task.warm_up_steps):
-        return False
-    if row == models.TWO_FEATURES and not task.name.startswith("ListOps"):
+    if warm_up == "with" and (row == models.COUNTS or not task.warm_up_steps):
         return False
     if row == models.COUNTS and not task.num_classes and task.measure == "accuracy":
         return False  # counts of token pairs say nothing there
@@ -129,7 +115,7 @@ def is_run(task, row, warm_up):
 
 
 def arguments(task, row, seed, warm_up, factor, quick):
-    if row in models.NO_MODELS:
+    if row == models.COUNTS:
         nothing = dict(steps=0, warm_up_steps=0)
         return study.run_of(task, row, seed, None, evaluations=1, **nothing)
     warm_up_steps = 0

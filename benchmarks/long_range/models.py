@@ -21,13 +21,11 @@ GAINS, FIRST_GAINS = "Performer, window, gains", (-4.0, 2.0)
 HIGH_GAIN, FIRST_GAIN = "Performer, window, gain 2", 2.0
 # With features that are not random; the head size determines their number.
 TAYLOR = "Performer, window, taylor"
-# The published benchmark ran ListOps with two random features.
-TWO_FEATURES = "Performer, 2 features"
-# Baselines without a model, from `training`: token counts, and the first token.
-COUNTS, FIRST = NO_MODELS = "token counts", "first token"
-# Rows of the core; the first five are the controls of every task.
+# A baseline without a model, from `training`.
+COUNTS = "token counts"
+# Rows of the core; the first four are the controls of every task.
 CORE = (
-    *(*NO_MODELS, WITHOUT, EXACT, WINDOW),
+    *(COUNTS, WITHOUT, EXACT, WINDOW),
     *(PERFORMER, GAINS, "Big Bird", "Linear Transformer"),
 )
 # Rows that have pretraining with every seed.
@@ -35,18 +33,17 @@ SEVERAL = *CORE, HIGH_GAIN, TAYLOR
 ROWS = (
     *SEVERAL,
     *("Performer", "Performer, relu", "Longformer", "Linformer", "Reformer"),
-    *("Sinkhorn", "Synthesizer", "FNet", "gMLP", "MLP-Mixer", TWO_FEATURES),
+    *("Sinkhorn", "Synthesizer", "FNet", "gMLP", "MLP-Mixer"),
 )
-MODELS = tuple(row for row in ROWS if row not in NO_MODELS)
+MODELS = tuple(row for row in ROWS if row != COUNTS)
 # Rows whose memory grows with the square of the length.
 QUADRATIC = EXACT, "Sinkhorn", "Synthesizer", "gMLP"
 # Rows that cannot hide later tokens, or only predict classes.
-NOT_CAUSAL = FIRST, "Linformer", "FNet", "MLP-Mixer"
+NOT_CAUSAL = "Linformer", "FNet", "MLP-Mixer"
 # Random features for each element of a head.
 KEY_DIM, FEATURES_OF_NUMBER = 16, 4
 # Buckets of Reformer.
 NUM_BUCKETS = 16
-PADDING = 0
 # With exact attention, the feed-forward width is this multiple of the model's width.
 WIDTHS = 4
 # The least number of units in a feed-forward network.
@@ -86,7 +83,6 @@ def attention_of(row, task):
         TAYLOR: (performer, taylor),
         "Performer": (performer, features),
         "Performer, relu": (performer, {**features, "feature_map": "relu"}),
-        TWO_FEATURES: (performer, {"num_random_features": 2}),
         EXACT: (layers.ExactAttention, {}),
         WINDOW: (layers.LocalAttention, near),
         "Linear Transformer": (layers.LinearTransformerAttention, {}),
@@ -112,7 +108,7 @@ class Reader(keras.Model):
 
     def __init__(self, encoder, task, num_classes, **kwargs):
         super().__init__(**kwargs)
-        self.encoder, self.padded, self.classifies = encoder, task.padded, num_classes
+        self.encoder, self.classifies = encoder, num_classes
         width = encoder.hidden_dim
         if num_classes:
             # averages over few batches, as a run has only hundreds
@@ -123,16 +119,11 @@ class Reader(keras.Model):
         self.built = True
 
     def call(self, inputs, training=None):
-        mask = inputs != PADDING if self.padded else None
-        x = self.encoder(inputs, mask=mask, training=training)
+        x = self.encoder(inputs, training=training)
         if not self.classifies:
             return self.logits(x)
-        if mask is None:
-            x = tf.reduce_mean(x, 1)
-        else:
-            weights = tf.cast(mask, x.dtype)[..., tf.newaxis]
-            x = tf.reduce_sum(x * weights, 1) / tf.reduce_sum(weights, 1)
-        return self.logits(self.norm(x, training=training))[:, tf.newaxis]
+        x = self.norm(tf.reduce_mean(x, 1), training=training)
+        return self.logits(x)[:, tf.newaxis]
 
 
 def make_model(task, row, seed):

@@ -63,15 +63,14 @@ def explanation(runs):
 "window" is `LocalAttention`; "Performer" is `PerformerAttention`, "Performer, window"
 the same with an exact window.
 
-Accuracy on held-out sequences (bits of the next token for bytes and proteins), means of
-seeds ± their standard deviation, at the best of the learning rates below that most
-seeds had, by these very sequences. All have the same steps and batches, but that a run
+Accuracy on held-out sequences (bits of the next token for bytes), means of seeds
+± their standard deviation, at the best of the learning rates below that most seeds
+had, by these very sequences. All have the same steps and batches, but that a run
 of recall ends once {ENOUGH:.1%} are right; and the same parameters: where attention has
 more weights, the feed-forward network has fewer (the tables below show where that does
 not suffice).
 "{models.COUNTS}" is a logistic regression on how often each token occurs (of the next
-token: how often it comes after the one before), and "{models.FIRST}" the most frequent
-answer for the first token alone: no networks.
+token: how often it comes after the one before): no network.
 A warm-up restores hidden tokens of the task's own inputs before its answers are shown
 (arXiv 2310.02980). "Minus exact" is the mean difference from exact attention of the
 same seeds, ± its standard error. "After S s" is at equal time: that in which the
@@ -80,8 +79,8 @@ between measurements on a line, without the warm-up. A run that has ended, in re
 often early, keeps its last value; as learning rates fall until the last step, slower
 rows are read in the middle of their training.
 
-Where a network does no better than "{models.COUNTS}" and "{models.FIRST}", it has been
-trained too little to say which attention is better.
+Where a network does no better than "{models.COUNTS}", it has been trained too little to
+say which attention is better.
 
 {origin(runs)}"""
 

@@ -5,7 +5,6 @@ import functools
 import numpy as np
 
 from benchmarks.learning import tasks as short
-from benchmarks.long_range import listops
 
 # Tokens of a held-out batch, a size that exact attention can take.
 TOKENS_AT_ONCE = 2**14
@@ -35,13 +34,6 @@ def classes(name, training, held_out, length, vocabulary_size, **options):
 def fixed(draw, length):
     """Returns held-out batches that are equal in every run."""
     return short.same_batches(draw, HELD_OUT, max(TOKENS_AT_ONCE // length, 1))
-
-
-def list_operations(length, **options):
-    """Prediction of the value of nested operations on digits."""
-    draw = functools.partial(listops.draw, length // 4, length)
-    sizes = length, listops.VOCABULARY_SIZE
-    return classes(f"ListOps {length:,}", draw, draw, *sizes, padded=True, **options)
 
 
 def digits(size, **options):

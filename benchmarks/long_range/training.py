@@ -1,10 +1,9 @@
 """Trains one model on one task, with or without pretraining on the task's inputs.
 
-The baselines ignore distances between tokens. A model that is no better than token
+The baseline ignores distances between tokens. A model that is no better than token
 counts has not learned from distant tokens.
 """
 
-import collections
 import dataclasses
 import functools
 import time
@@ -34,8 +33,8 @@ def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
     """
     began = time.perf_counter()
     rate = learning_rate
-    if row in models.NO_MODELS:
-        made = counted(task, row, seed)
+    if row == models.COUNTS:
+        made = counted(task, seed)
     else:
         made = trained(task, row, seed, rate, steps, warm_up_steps, evaluations)
     told = dict(row=row, seed=seed, learning_rate=rate, steps=steps)
@@ -73,18 +72,13 @@ def hiding(task):
 def hidden(task, random, tokens):
     """Replaces some tokens by a mask token, and asks for them."""
     weights = (random.random(tokens.shape) < HIDDEN_PART).astype(np.float32)
-    if task.padded:
-        weights *= tokens != models.PADDING
     inputs = np.where(weights > 0, task.vocabulary_size, tokens).astype(np.int32)
     return inputs, tokens, weights
 
 
-def counted(task, row, seed):
-    """Returns the figures of a baseline: token counts, or the first token."""
-    if row == models.FIRST:
-        control = first_token_accuracy
-    else:
-        control = histogram_accuracy if task.num_classes else pair_bits
+def counted(task, seed):
+    """Returns the figures of the baseline that only counts tokens."""
+    control = histogram_accuracy if task.num_classes else pair_bits
     random, batches = np.random.default_rng(seed), []
     for start in range(0, NUM_COUNTED, AT_ONCE):
         batches.append(task.draw(random, min(AT_ONCE, NUM_COUNTED - start)))
@@ -111,19 +105,6 @@ def histograms(batches, vocabulary_size):
         features.append(np.sqrt(np.array(counts) / inputs.shape[1]))
         targets.append(labels[:, 0])
     return np.concatenate(features), np.concatenate(targets)
-
-
-def first_token_accuracy(training, held_out, vocabulary_size):
-    """Returns the accuracy of the most frequent class for each first token."""
-    counts = collections.defaultdict(collections.Counter)
-    for inputs, targets, _ in training:
-        for first, label in zip(inputs[:, 0].tolist(), targets[:, 0].tolist()):
-            counts[first][label] += 1
-    answers = np.full(vocabulary_size, -1)
-    for first, labels in counts.items():
-        answers[first] = labels.most_common(1)[0][0]
-    right = [answers[x[:, 0]] == y[:, 0] for x, y, _ in held_out]
-    return float(np.concatenate(right).mean())
 
 
 def pair_bits(training, held_out, vocabulary_size):

@@ -9,11 +9,8 @@ OPTIONS = dict(quick=False, full=False, workers=2, report_only=False)
 OPTIONS |= dict(tasks=[str], rows=[str], seeds=[int])
 # Options that select runs, and the entry of a run that each compares.
 SELECTED = {"tasks": "task", "rows": "row", "seeds": "seed", "key_dims": "key_dim"}
-# Entries that identify a run; a study may lack the head size or the pretraining.
-FIELDS = (
-    *("task", "row", "key_dim", "seed"),
-    *("learning_rate", "steps", "warm_up_steps"),
-)
+# Entries that identify a run; a study may lack the head size.
+FIELDS = "task", "row", "key_dim", "seed", "learning_rate", "steps"
 # `--quick` divides the steps by QUICK_PART, and evaluates less often.
 QUICK_PART, QUICK_EVALUATIONS = 20, 3
 

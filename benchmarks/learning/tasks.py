@@ -45,8 +45,7 @@ class Task:
     `(parts, B, L)`, and the first part is the result. `embedding` is a function of
     vocabulary size and model width, or `None` for `PairsOfTokens`. Training begins with
     the stages `shorter`: tuples of a draw function for shorter sequences, a batch size,
-    and the share of the steps at which the stage ends. `warm_up_steps` are steps of
-    pretraining on the task's inputs.
+    and the share of the steps at which the stage ends.
     """
 
     name: str
@@ -67,7 +66,6 @@ class Task:
     parts: tuple[str, ...] = ()
     embedding: typing.Callable | None = None
     shorter: tuple[tuple[typing.Callable, int, float], ...] = ()
-    warm_up_steps: int = 0
 
     def __post_init__(self):
         # models that predict a class are bidirectional, so windows have two sides

@@ -8,9 +8,9 @@
 
 Every task has controls: no attention, exact attention, local attention, and a logistic
 regression on token counts. Each run adds a line to `runs.jsonl` in `--output`; runs in
-that file are not repeated. `--tasks`, `--rows`, `--seeds` and `--warm-up` (pretraining)
-select runs. Then writes `tables.md` of these runs, or with `--full` of all runs in the
-file. `--report-only` writes it from the runs that exist.
+that file are not repeated. `--tasks`, `--rows` and `--seeds` select runs. Then writes
+`tables.md` of these runs, or with `--full` of all runs in the file. `--report-only`
+writes it from the runs that exist.
 """
 
 import dataclasses
@@ -36,7 +36,6 @@ BETTER_RATES = (
     ("bytes 512", 1 / 3, ("Linear Transformer",)),
     ("bytes 512", 3, FASTER),
 )
-WARM_UPS, ALONE = ("without", "with"), ("without",)
 # Rows of `--quick`.
 CONTROLS = models.WITHOUT, models.EXACT, models.WINDOW, models.PERFORMER
 QUICK_ROWS = models.COUNTS, *CONTROLS
@@ -44,9 +43,8 @@ QUICK_ROWS = models.COUNTS, *CONTROLS
 
 def main(argv=None):
     names = [task.name for task in core()]
-    choices = {"tasks": names, "rows": models.ROWS, "warm_up": WARM_UPS}
-    more = dict(times=False, costs=False, warm_up=[str])
-    more |= dict(output=runner.RUNS / "long_range")
+    choices = {"tasks": names, "rows": models.ROWS}
+    more = dict(times=False, costs=False, output=runner.RUNS / "long_range")
     options = runner.options(__doc__, argv, choices, **study.OPTIONS, **more)
     if options.costs:
         costs.complete(options.rows or models.MODELS, options.output / "costs.json")
@@ -60,7 +58,7 @@ def main(argv=None):
 def core():
     """Returns three tasks that two cores train within two hours."""
     usual = dict(window=32, batch_size=8)
-    images = dict(steps=900, warm_up_steps=150, batch_size=32, learning_rate=4e-3)
+    images = dict(steps=900, batch_size=32, learning_rate=4e-3)
     of_bytes = dict(steps=600, learning_rate=6e-3, position_embedding="rotary")
     return [
         short.recall(512, 32, steps=900, learning_rate=3e-3, **usual),
@@ -70,59 +68,46 @@ def core():
 
 
 def parts(options):
-    """Yields tasks, rows, seeds, pretraining or not, and factors of the learning rate.
+    """Yields tasks, rows, seeds and factors of the learning rate.
 
-    `--full` has everything, but not all combinations. All rows have three seeds; with
-    the first seed also three rates, and pretraining. `models.SEVERAL` have pretraining
-    with all seeds.
+    `--full` has everything, but not all combinations: all rows have three seeds, and
+    three rates with the first seed.
     """
     first = SEEDS[:1]
     if not options.full:
         chosen = options.rows or (QUICK_ROWS if options.quick else models.CORE)
-        for seed in options.seeds or (first if options.quick else SEEDS):
-            # to save time, the core has pretraining with the first seed only
-            whole = options.warm_up or options.tasks or seed == SEEDS[0]
-            yield core(), chosen, (seed,), WARM_UPS if whole else ALONE, (1,)
+        seeds = options.seeds or (first if options.quick else SEEDS)
+        yield core(), chosen, seeds, (1,)
         return
-    yield core(), models.SEVERAL, SEEDS, WARM_UPS, (1,)
-    yield core(), models.ROWS, SEEDS, ALONE, (1,)
-    yield core(), models.ROWS, first, WARM_UPS, (1,)
-    yield core(), models.ROWS, first, ALONE, OTHER_RATES
+    yield core(), models.ROWS, SEEDS, (1,)
+    yield core(), models.ROWS, first, OTHER_RATES
     for name, factor, better in BETTER_RATES:
         named = [task for task in core() if task.name == name]
-        yield named, better, SEEDS, ALONE, (factor,)
+        yield named, better, SEEDS, (factor,)
 
 
 def plan(options):
     """Returns the arguments of `training.train` for each run, in order."""
     runs = [
-        arguments(task, row, seed, warm_up, factor, options.quick)
-        for of, rows, seeds, warm_ups, factors in parts(options)
-        for seed, warm_up, task, row, factor in itertools.product(
-            seeds, warm_ups, of, rows, factors
-        )
-        if is_run(task, row, warm_up) and warm_up in (options.warm_up or WARM_UPS)
+        arguments(task, row, seed, factor, options.quick)
+        for of, rows, seeds, factors in parts(options)
+        for seed, task, row, factor in itertools.product(seeds, of, rows, factors)
+        if is_run(task, row)
     ]
     return study.planned(runs, options)
 
 
-def is_run(task, row, warm_up):
-    if warm_up == "with" and (row == models.COUNTS or not task.warm_up_steps):
-        return False
+def is_run(task, row):
     if row == models.COUNTS and not task.num_classes and task.measure == "accuracy":
         return False  # counts of token pairs say nothing there
     return bool(task.num_classes) or row not in models.NOT_CAUSAL
 
 
-def arguments(task, row, seed, warm_up, factor, quick):
+def arguments(task, row, seed, factor, quick):
     if row == models.COUNTS:
-        nothing = dict(steps=0, warm_up_steps=0)
-        return study.run_of(task, row, seed, None, evaluations=1, **nothing)
-    warm_up_steps = 0
-    if warm_up == "with":
-        warm_up_steps = task.warm_up_steps // (study.QUICK_PART if quick else 1)
-    of = task, row, seed, factor * task.learning_rate, EVALUATIONS, quick
-    return study.run_of(*of, warm_up_steps=warm_up_steps)
+        return study.run_of(task, row, seed, None, evaluations=1, steps=0)
+    rate = factor * task.learning_rate
+    return study.run_of(task, row, seed, rate, EVALUATIONS, quick)
 
 
 if __name__ == "__main__":

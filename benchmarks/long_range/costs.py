@@ -77,7 +77,7 @@ def made(task, row):
     """
     width = models.WIDTHS * task.hidden_dim
     encoder = models.encoder_of_width(task, row, width, seed=0)
-    return models.Reader(encoder, task, task.num_classes)
+    return models.Reader(encoder, task)
 
 
 def task(length):

@@ -18,8 +18,6 @@ from benchmarks.learning.tasks import ENOUGH
 from benchmarks.long_range import models
 from benchmarks.tables import NOTHING, by, table
 
-# Training without pretraining, and after pretraining on the task's inputs.
-WARM_UPS = {False: "alone", True: "after a warm-up"}
 LEFT_OUT = "std", "state of a layer", LEARNED_AFTER
 
 COSTS = f"""\
@@ -35,8 +33,8 @@ def write(runs, folder):
     runs = times.retold(runs, folder)
     title = "# Which attention? Tasks of long sequences"
     parts = opening(title, runs, folder, summary, explanation)
-    for (task, warmed), same in of_tasks(runs):
-        parts += [f"## {task}, {WARM_UPS[warmed]}", how(same)]
+    for task, same in by(runs, "task"):
+        parts += [f"## {task}", how(same)]
         same = sorted(same, key=lambda run: models.ROWS.index(run["row"]))
         seconds = equal_time(same), equal_time(of_row(same, models.EXACT))
         parts.append(task_table(same, seconds, LEFT_OUT))
@@ -51,10 +49,7 @@ def how(runs):
     if not trained:
         return "No model."
     first = trained[0]
-    text = f"{first['steps']:,} steps, window {first['window']}"
-    if first["warm_up_steps"]:
-        text += f", after {first['warm_up_steps']:,} steps of restoring hidden tokens"
-    return f"{text}."
+    return f"{first['steps']:,} steps, window {first['window']}."
 
 
 def explanation(runs):
@@ -71,13 +66,12 @@ more weights, the feed-forward network has fewer (the tables below show where th
 not suffice).
 "{models.COUNTS}" is a logistic regression on how often each token occurs (of the next
 token: how often it comes after the one before): no network.
-A warm-up restores hidden tokens of the task's own inputs before its answers are shown
-(arXiv 2310.02980). "Minus exact" is the mean difference from exact attention of the
-same seeds, ± its standard error. "After S s" is at equal time: that in which the
-fastest row with attention takes all its steps, and that in which exact attention does,
-between measurements on a line, without the warm-up. A run that has ended, in recall
-often early, keeps its last value; as learning rates fall until the last step, slower
-rows are read in the middle of their training.
+"Minus exact" is the mean difference from exact attention of the same seeds, ± its
+standard error. "After S s" is at equal time: that in which the fastest row with
+attention takes all its steps, and that in which exact attention does, between
+measurements on a line. A run that has ended, in recall often early, keeps its last
+value; as learning rates fall until the last step, slower rows are read in the middle of
+their training.
 
 Where a network does no better than "{models.COUNTS}", it has been trained too little to
 say which attention is better.
@@ -86,29 +80,18 @@ say which attention is better.
 
 
 def summary(runs):
-    """Returns a table of results by attention and task, also with pretraining."""
+    """Returns a table of results by attention and task."""
     columns, cells = [], {}
-    for (task, warmed), same in of_tasks(runs):
-        columns.append(f"{task}{', warmed up' if warmed else ''}")
+    for task, same in by(runs, "task"):
+        columns.append(task)
         num_seeds = len({run["seed"] for run in same})
         for row, runs_of_row in by(same, "row"):
-            cells[row, columns[-1]] = with_spread(best(runs_of_row), num_seeds)
+            cells[row, task] = with_spread(best(runs_of_row), num_seeds)
     lines = [
         [row, *(cells.get((row, column), NOTHING) for column in columns)]
         for row in ordered(runs)
     ]
     return table(["attention", *columns], lines)
-
-
-def of_tasks(runs):
-    """Groups runs by task: without pretraining, then with pretraining."""
-    groups = []
-    for task, same in by(runs, "task"):
-        for warmed in WARM_UPS:
-            of_kind = [run for run in same if bool(run["warm_up_steps"]) == warmed]
-            if of_kind:
-                groups.append(((task, warmed), of_kind))
-    return groups
 
 
 def ordered(runs):

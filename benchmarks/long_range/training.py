@@ -1,10 +1,9 @@
-"""Trains one model on one task, with or without pretraining on the task's inputs.
+"""Trains one model on one task, or computes a baseline without a model.
 
 The baseline ignores distances between tokens. A model that is no better than token
 counts has not learned from distant tokens.
 """
 
-import dataclasses
 import functools
 import time
 
@@ -17,63 +16,24 @@ from threadpoolctl import threadpool_limits
 from benchmarks.learning.training import figures, learn, record
 from benchmarks.long_range import models
 
-# Share of hidden tokens, as in BERT (arXiv 1810.04805, section 3.1).
-HIDDEN_PART = 0.15
 # Sequences whose tokens are counted, and sequences sampled at once.
 NUM_COUNTED, AT_ONCE = 4000, 64
 
 
-def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
+def train(task, row, seed, learning_rate, steps, evaluations):
     """Trains a model, or computes a baseline.
 
-    Before `steps`, pretraining restores hidden tokens in `warm_up_steps`, with the same
-    learning rate and without the task's answers. Returns a dict like
-    `benchmarks.learning.training.train`. `"seconds"` and `"curve"` exclude pretraining;
-    `"warm_up_seconds"` and `"warm_up_bits"` are its seconds and its last loss in bits.
+    Returns a dict like `benchmarks.learning.training.train`.
     """
     began = time.perf_counter()
-    rate = learning_rate
     if row == models.COUNTS:
         made = counted(task, seed)
     else:
-        made = trained(task, row, seed, rate, steps, warm_up_steps, evaluations)
-    told = dict(row=row, seed=seed, learning_rate=rate, steps=steps)
-    return record(task, began, **{**told, "warm_up_steps": warm_up_steps, **made})
-
-
-def trained(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
-    """Trains a model; returns its figures."""
-    model = models.make_model(task, row, seed)
-    random = np.random.default_rng([seed, 7])
-    warm_up = {}
-    if warm_up_steps:
-        restorer = models.Reader(model.encoder, task, num_classes=None)
-        ((_, seconds, _, bits),) = learn(
-            restorer, hiding(task), learning_rate, warm_up_steps, 1, random, decay=True
-        )
-        warm_up = {"warm_up_seconds": seconds, "warm_up_bits": bits}
-    curve = learn(model, task, learning_rate, steps, evaluations, random, decay=True)
-    return {**figures(model, curve), **warm_up}
-
-
-def hiding(task):
-    """Returns the task of restoring hidden tokens in a task's inputs."""
-
-    def draw(random, batch_size):
-        return hidden(task, random, task.draw(random, batch_size)[0])
-
-    def held_out():
-        inputs, _, _ = task.held_out()[0]
-        return [hidden(task, np.random.default_rng(54321), inputs)]
-
-    return dataclasses.replace(task, draw=draw, held_out=held_out, measure="bits")
-
-
-def hidden(task, random, tokens):
-    """Replaces some tokens by a mask token, and asks for them."""
-    weights = (random.random(tokens.shape) < HIDDEN_PART).astype(np.float32)
-    inputs = np.where(weights > 0, task.vocabulary_size, tokens).astype(np.int32)
-    return inputs, tokens, weights
+        model = models.make_model(task, row, seed)
+        given = steps, evaluations, np.random.default_rng([seed, 7])
+        made = figures(model, learn(model, task, learning_rate, *given, decay=True))
+    told = dict(row=row, seed=seed, learning_rate=learning_rate, steps=steps)
+    return record(task, began, **told, **made)
 
 
 def counted(task, seed):

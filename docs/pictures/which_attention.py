@@ -31,7 +31,6 @@ TASKS = {  # titles, names and limits of the axis: better is to the right
 def draw():
     lines = (FOLDER / "runs.jsonl").read_text().splitlines()
     runs = times.retold(map(json.loads, lines), FOLDER)
-    runs = [run for run in runs if not run["warm_up_steps"]]
     of_tasks = dict(by(runs, "task"))
     tasks = {task.name: task for task in command.core() if task.name in TASKS}
     figure, axes = style.panels(rows=len(TASKS), height=4.8)

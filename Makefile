@@ -39,7 +39,7 @@ help:
 	@echo "make bench       speed and memory beside other libraries, into runs/bench"
 	@echo "make bench-learning  small models that learn with each attention, and without"
 	@echo "make bench-long-range  the attentions of the field on tasks of long sequences"
-	@echo "make bench-accuracy  the paper's figures that a CPU can make, its laws as checks"
+	@echo "make bench-accuracy  the error of random and Taylor features"
 	@echo "make convert     trained models with linear attention in place of theirs"
 	@echo "make docs        the documentation as pages, into site"
 	@echo "make notebooks   run the notebooks of docs/notebooks, and write their pages"
@@ -91,8 +91,7 @@ bench-learning: $(installed)
 bench-long-range: $(installed)
 	$(python) -m benchmarks.long_range $(ARGS)
 
-# Five minutes on two CPU cores, once other libraries are installed. ARGS=--quick: a
-# preview; ARGS=--no-install: only libraries that are already in .bench.
+# Five minutes on two CPU cores, or seconds with ARGS=--quick.
 .PHONY: bench-accuracy
 bench-accuracy: $(installed)
 	$(python) -m benchmarks.accuracy $(ARGS)

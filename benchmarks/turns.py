@@ -24,7 +24,7 @@ ENVIRONMENTS = {
     ),
     "torch": (
         "contenders.torch_layers",
-        ["torch==2.*", "performer-pytorch==1.1.4", "torch_geometric==2.8.*", "numpy"],
+        ["torch==2.*", "performer-pytorch==1.1.4", "numpy"],
     ),
     # the last version with Longformer for TensorFlow; tf-models-official has none
     "hugging_face": (
@@ -32,8 +32,6 @@ ENVIRONMENTS = {
         ["transformers==4.57.*", "tensorflow==2.20.*", "tf-keras==2.20.*"],
     ),
     "keras_hub": ("contenders.hub", ["keras-hub==0.32.*", "tensorflow==2.21.*"]),
-    "xformers": ("contenders.xformers_layers", ["xformers==0.0.28.post3", "numpy"]),
-    "trax": ("contenders.trax_layers", ["trax==1.4.1"]),
 }
 # A program with longer runs takes part in fewer rounds.
 SLOW_SECONDS, SLOW_ROUNDS = 2, 5

@@ -36,8 +36,6 @@ def main():
             elif request["do"] == "run":
                 answer = seconds(programs[request["name"]])
                 time.sleep(SETTLING_SECONDS)  # before another process's turn
-            elif request["do"] == "attend":
-                attend(contenders, request["case"])
             elif request["do"] == "drop":
                 programs.clear()
                 gc.collect()
@@ -63,15 +61,6 @@ def make(contenders, case):
     peak, _ = peak_and_seconds(lambda: took.extend([seconds(trace), seconds(run)]))
     names = "trace_seconds", "first_call_seconds", "peak_bytes"
     return run, dict(zip(names, [*took, peak]))
-
-
-def attend(contenders, case):
-    """Reads float32 inputs `(L, H)` of one head from a file; writes the attention."""
-    import numpy as np
-
-    with np.load(case["inputs"]) as arrays:
-        inputs = [arrays[x].astype("float32") for x in ("query", "key", "value")]
-    np.save(case["output"], np.asarray(contenders.attend(case, *inputs)))
 
 
 def peak_and_seconds(step, before=None):

@@ -11,9 +11,6 @@ it and waits for the result. A case is a dict; its "part" names the program:
 - "numbers": reads arrays from the file `inputs`, and writes the output and all
   gradients of a layer to the file `outputs`.
 - "decoding", "generate": see `benchmarks/decoding.py` and `benchmarks/generation.py`.
-
-Some also have `attend(case, query, key, value)`: attention of one head without dense
-layers, for arrays `(L, H)`. The case then has contender, features and seed.
 """
 
 WIDTH, NUM_HEADS, KEY_DIM, NUM_RANDOM_FEATURES = 512, 8, 64, 256

@@ -38,23 +38,6 @@ def program(case):
     return steps.program(lambda x: layer(x, x), [tf.cast(x, tf.float32)], case)
 
 
-def attend(case, *inputs):
-    """Runs the layer with identity dense layers: it has no attention without them."""
-    query, key, value = (tf.constant(x[None]) for x in inputs)
-    dim = query.shape[-1]
-    layer = kernel_attention.KernelAttention(
-        num_heads=1,
-        key_dim=dim,
-        use_bias=False,
-        feature_transform=case["contender"].removeprefix("KernelAttention "),
-        num_random_features=case["features"],
-        seed=case["seed"],
-    )
-    layer(query[:, :1], value[:, :1], key[:, :1])  # builds the weights
-    layer.set_weights([np.eye(dim).reshape(w.shape) for w in layer.get_weights()])
-    return layer(query, value, key)[0].numpy()
-
-
 def big_bird(case, arrays):
     """Returns the `Side` of Big Bird; `told` has its table of random blocks."""
     layer = bigbird_attention.BigBirdAttention(**heads(case), **case["options"])

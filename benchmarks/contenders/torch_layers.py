@@ -1,20 +1,18 @@
-"""PyTorch: exact attention in its fused form, performer-pytorch, torch_geometric."""
+"""PyTorch: exact attention in its fused form, and performer-pytorch."""
 
 import importlib.metadata
 
 import numpy as np
 import torch
-from performer_pytorch import FastAttention, SelfAttention
-from torch_geometric.nn.attention import performer
+from performer_pytorch import SelfAttention
 
 from benchmarks import contenders
 
 
 def start(threads):
     torch.set_num_threads(threads)
-    others = "performer-pytorch", "torch_geometric"
-    versions = {name: importlib.metadata.version(name) for name in others}
-    return {"torch": torch.__version__, **versions}
+    version = importlib.metadata.version("performer-pytorch")
+    return {"torch": torch.__version__, "performer-pytorch": version}
 
 
 def program(case):
@@ -43,17 +41,6 @@ def program(case):
         layer(x).square().sum().backward()
 
     return lambda: None, training if case["step"] == "training" else forward
-
-
-def attend(case, *inputs):
-    torch.manual_seed(case["seed"])
-    dim = inputs[0].shape[-1]
-    if case["contender"] == "torch_geometric relu":
-        attention = performer.PerformerProjection(dim)  # has H ln H features
-    else:
-        attention = FastAttention(dim, nb_features=case["features"])
-    with torch.no_grad():
-        return attention(*(torch.tensor(x[None, None]) for x in inputs))[0, 0]
 
 
 class Exact(torch.nn.Module):

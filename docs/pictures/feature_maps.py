@@ -3,15 +3,15 @@
 import numpy as np
 from matplotlib.ticker import NullLocator
 
-from benchmarks.accuracy import estimates, estimators
+from benchmarks import accuracy
 from docs.pictures import style
 
 LENGTH, DRAWS = 1024, 5
 FEATURES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 CASES = [(16, 0.5), (64, 0.5), (64, 1.0)]  # head size, standard deviation
 LINES = [  # with an error for each number of features
-    (estimators.DEFAULT, '"softmax"', style.OURS),
-    (estimators.POSITIVE, '"favor+"', style.FURTHER[0]),
+    ("softmax", '"softmax"', style.OURS),
+    ("favor+", '"favor+"', style.FURTHER[0]),
 ]
 WORST = 20
 
@@ -22,9 +22,9 @@ def draw():
         for name, label, colour in LINES:
             errors = [error(name, case, count) for count in FEATURES]
             panel.plot(FEATURES, errors, "o-", ms=3.5, color=colour, label=label)
-        taylor = error(estimators.TAYLOR, case, None)
+        taylor = error("taylor", case, None)
         panel.axhline(taylor, color=style.FURTHER[1], label='"taylor"')
-        average = error(estimators.MEAN, case, None)
+        average = error(accuracy.AVERAGE, case, None)
         panel.axhline(average, color=style.CONTROL, ls="--", label="average of values")
         panel.axhspan(average, WORST, color=style.HIDDEN, alpha=0.6, lw=0)
         head_dim, std = case
@@ -45,10 +45,5 @@ def draw():
 
 def error(name, case, count):
     """Mean relative error of an estimator over samples of inputs and features."""
-    found = []
-    for seed in range(DRAWS):
-        inputs = estimators.draw(seed, LENGTH, *case)
-        exact = estimators.exact_weights(inputs) @ inputs.value
-        estimate = estimators.attention(name, inputs, count, seed)
-        found.append(estimates.errors(estimate, exact)[0])
-    return np.mean(found)
+    seeds = range(DRAWS)
+    return np.mean([accuracy.error(name, count, seed, LENGTH, *case) for seed in seeds])

@@ -3,7 +3,6 @@
 import json
 import os
 
-import numpy as np
 import pytest
 
 from benchmarks import measure, turns
@@ -22,9 +21,6 @@ def program(case):
     if case["contender"] == "returns V":
         return lambda: None, lambda: os._exit(3)
     return lambda: None, lambda: sum(range(100_000))
-
-def attend(case, query, key, value):
-    return case["features"] * value[: len(query)]
 """
 
 
@@ -49,14 +45,6 @@ def test_the_measurement_of_real_processes(tmp_path, monkeypatch):
     assert reasons["returns V"] == "the process ended with code 3 (memory?)"
     assert reasons["exact"] == "ValueError: no such layer"
     assert results["versions"] == {"ours": {"it": "1"}} and not results["memory"]
-    paths = {name: str(tmp_path / f"{name}.npz") for name in ("inputs", "output")}
-    value = np.arange(6.0).reshape(3, 2)
-    np.savez(paths["inputs"], query=value[:2], key=value, value=value)
-    with turns.session(1) as (pool, _):
-        pool.ask("ours", do="attend", case={"features": 2, **paths})
-    found = np.load(f"{paths['output']}.npy")
-    np.testing.assert_array_equal(found, [[0, 2], [4, 6]])
-    assert found.dtype == np.float32
     # pip cannot install it
     module, _ = turns.ENVIRONMENTS["torch"]
     monkeypatch.setitem(turns.ENVIRONMENTS, "torch", (module, ["./no such folder"]))

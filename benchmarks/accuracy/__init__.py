@@ -1,1 +1,0 @@
-"""Figures of the Performer paper that a CPU can reproduce, and checks of its laws."""

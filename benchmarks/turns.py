@@ -26,11 +26,6 @@ ENVIRONMENTS = {
         "contenders.torch_layers",
         ["torch==2.*", "performer-pytorch==1.1.4", "numpy"],
     ),
-    # the last version with Longformer for TensorFlow; tf-models-official has none
-    "hugging_face": (
-        "contenders.hugging_face",
-        ["transformers==4.57.*", "tensorflow==2.20.*", "tf-keras==2.20.*"],
-    ),
     "keras_hub": ("contenders.hub", ["keras-hub==0.32.*", "tensorflow==2.21.*"]),
 }
 # A program with longer runs takes part in fewer rounds.

@@ -7,8 +7,6 @@ import tensorflow as tf
 import keras_performer
 from benchmarks import contenders
 from benchmarks.contenders import steps
-from keras_performer import layers, zoo
-from keras_performer.zoo.big_bird import NONE
 
 FEATURES = contenders.NUM_RANDOM_FEATURES
 SIZES = {"num_heads": contenders.NUM_HEADS, "key_dim": contenders.KEY_DIM}
@@ -29,8 +27,6 @@ def program(case):
         return decoding(case)
     if case["part"] == "generate":
         return generating(case)
-    if "layer" in case:
-        return steps.of_side(case, side)
     shape = 1, case["length"], contenders.WIDTH
     x = tf.cast(np.random.default_rng(0).standard_normal(shape), case["dtype"])
     return steps.program(layer(case), [x], case)
@@ -69,92 +65,6 @@ class ReturnsValue(keras_performer.PerformerAttention):
         dense = self.query_dense, self.key_dense, self.value_dense
         q, k, v = (each(query) for each in dense)
         return self.output_dense(v + 0 * (q + k))
-
-
-def side(case, arrays):
-    """Returns the `Side` of our layer or of a Keras layer."""
-    if case["layer"] == "FourierMixing":
-        return fourier_block(case, arrays)
-    if case["layer"] in ("MultiHeadAttention", "GroupQueryAttention"):
-        return of_keras(case, arrays)
-    sizes = case["sizes"]
-    kind = {**vars(layers), **vars(zoo)}[case["layer"]]
-    layer = kind(sizes["num_heads"], sizes["key_dim"], **case["options"])
-    layer.build((None, None, sizes["width"]))
-    call = {"training": True}  # as in `fit`; there is no dropout
-    if arrays is not None:
-        call["query_mask"] = tf.constant(arrays["seen"])
-        if case["layer"] == "LongformerAttention" and layer.num_global_tokens:
-            call["global_mask"] = tf.constant(arrays["global"])
-        if "projection" in arrays:
-            layer.projection_matrix.assign(arrays["projection"])
-        if case["layer"] == "BigBirdAttention":
-            theirs = np.load(case["theirs"])["random_blocks"]
-            blocks = seen_blocks(theirs, case.get("each_once", False))
-            layer.seen_blocks = lambda length, causal: blocks
-    return steps.Side(lambda x: layer(x, **call), lambda: steps.by_name(layer))
-
-
-def of_keras(case, arrays):
-    """Returns the `Side` of a Keras attention layer."""
-    options, sizes = dict(case["options"]), case["sizes"]
-    call = {"use_causal_mask": options.pop("causal", False), "training": True}
-    if case["layer"] == "GroupQueryAttention":
-        options["num_query_heads"] = sizes["num_heads"]
-        options["head_dim"] = sizes["key_dim"]
-    else:
-        options |= {name: sizes[name] for name in ("num_heads", "key_dim")}
-    layer = getattr(keras.layers, case["layer"])(**options)
-    shape = None, None, sizes["width"]
-    layer.build(shape, shape)
-    if arrays is not None:
-        call["key_mask"] = tf.constant(arrays["seen"])
-    return steps.Side(lambda x: layer(x, x, **call), lambda: steps.by_name(layer))
-
-
-def seen_blocks(random_blocks, each_once):
-    """Returns our table of blocks with the random blocks of the Model Garden.
-
-    Args:
-        random_blocks: int array `(heads, count - 2, random)`, for all blocks but the
-            first and the last.
-        each_once: bool, whether to omit random blocks that are seen anyway.
-    """
-    heads, inner, number = random_blocks.shape
-    table, all_seeing = zoo.big_bird_blocks(inner + 2, heads, 2, 0, seed=0)
-    more = np.full((heads, inner + 2, number), NONE)
-    more[:, 1:-1] = random_blocks
-    if each_once:
-        known = np.concatenate([table, more], -1)
-        for i in range(number):
-            at = table.shape[-1] + i
-            again = (known[..., :at] == known[..., at : at + 1]).any(-1)
-            more[again, i] = NONE
-    return zoo.SeenBlocks(tf.concat([table, tf.cast(more, tf.int32)], -1), all_seeing)
-
-
-def fourier_block(case, arrays):
-    """Returns the `Side` of an FNet block: our mixing, and other layers of Keras."""
-    width, inner = case["sizes"]["width"], case["options"]["intermediate_dim"]
-    mixing = zoo.FourierMixing()
-    norms = [
-        keras.layers.LayerNormalization(epsilon=1e-5, name=name)
-        for name in ("mixing_norm", "output_norm")
-    ]
-    expand = keras.layers.Dense(inner, activation="relu", name="expand")
-    contract = keras.layers.Dense(width, name="contract")
-    for each in (mixing, *norms, expand):
-        each.build((None, None, width))
-    contract.build((None, None, inner))
-    mask = {}
-    if arrays is not None and case.get("masked"):
-        mask = {"mask": tf.constant(arrays["seen"])}
-
-    def call(x):
-        x = norms[0](x + mixing(x, **mask))
-        return norms[1](x + contract(expand(x)))
-
-    return steps.Side(call, lambda: steps.by_name(*norms, expand, contract))
 
 
 def decoding(case):

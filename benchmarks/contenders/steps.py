@@ -1,7 +1,6 @@
-"""Functions that contenders on TensorFlow share: a step's program, and its numbers."""
+"""Functions that contenders on TensorFlow share."""
 
 import importlib.metadata
-import typing
 
 import numpy as np
 import tensorflow as tf
@@ -40,71 +39,3 @@ def program(function, inputs, case):
                 np.asarray(x)  # waits; `x.numpy()` would also copy
 
     return lambda: compiled.get_concrete_function(*inputs), run
-
-
-class Side(typing.NamedTuple):
-    """One side's layer in a comparison of `benchmarks.peers`.
-
-    Attributes:
-        call: function of x.
-        weights: function that returns a dict from names in `numbers.drawn` to
-            variables, whose shapes may merge axes. `call` must run before it.
-        told: dict of further arrays that the other side needs.
-    """
-
-    call: typing.Callable
-    weights: typing.Callable
-    told: dict = {}
-
-
-def of_side(case, side):
-    """Returns the program of a case; `side(case, arrays or None)` makes its `Side`."""
-    if case["part"] == "numbers":
-        return lambda: None, lambda: write_numbers(case, side)
-    shape = 1, case["length"], case["sizes"]["width"]
-    x = tf.random.stateless_normal(shape, seed=(0, 1))
-    return program(side(case, None).call, [x], case)
-
-
-def write_numbers(case, side):
-    """Computes a case in a graph; writes output and gradients to its file."""
-    arrays = dict(np.load(case["inputs"]))
-    made = side(case, arrays)
-    x, cotangent = (tf.constant(arrays[name]) for name in ("x", "cotangent"))
-    tf.function(made.call).get_concrete_function(x)  # makes the weights
-    weights = made.weights()
-    for name, weight in weights.items():
-        weight.assign(arrays[name].reshape(weight.shape))
-
-    @tf.function
-    def output_and_gradients(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            output = made.call(x)
-            loss = tf.reduce_sum(output * cotangent)
-        return output, tape.gradient(loss, [x, *weights.values()])
-
-    output, gradients = output_and_gradients(x)
-    named = {
-        f"d {name}": np.reshape(gradient, arrays[name].shape)
-        for name, gradient in zip(["x", *weights], gradients)
-    }
-    np.savez(case["outputs"], output=output, **named, **made.told)
-
-
-def by_name(*layers):
-    """Returns trainable variables of Keras 3 layers by name, such as "query/kernel"."""
-    return {
-        "/".join(weight.path.split("/")[-2:]): weight.value
-        for layer in layers
-        for weight in layer.trainable_weights
-    }
-
-
-def of_dense(parts):
-    """Returns variables of tf-keras dense layers by the names of a dict."""
-    return {
-        f"{name}/{weight}": getattr(dense, weight)
-        for name, dense in parts.items()
-        for weight in ("kernel", "bias")
-    }

@@ -29,7 +29,6 @@ from benchmarks.long_range import __main__ as long_range
 from benchmarks.long_range import costs
 from benchmarks.long_range import models as long_models
 from benchmarks.long_range import tasks as long_tasks
-from benchmarks.peers import __main__ as peers
 from benchmarks.serving import __main__ as serving
 from benchmarks.tpu.slices import SLICES_OF_SEQUENCES
 from benchmarks.tpu.table import CONFIGS
@@ -50,7 +49,6 @@ def lines_of(text):
         (accuracy.main, "accuracy", ""),
         (generation.main, "generation", ""),
         (generation.main, "generation/prompts_4000", ""),
-        (peers.main, "peers", ""),
         (serving.main, "serving", ""),
         (gpu.main, "gpu", None),
         (needles.main, "long_data/needles", "--full"),

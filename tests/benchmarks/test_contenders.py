@@ -1,7 +1,4 @@
-"""Layers that we measure ours against, and readers of programs and numbers."""
-
-import importlib
-import json
+"""Layers that we measure ours against, and readers of programs."""
 
 import keras
 import numpy as np
@@ -9,44 +6,15 @@ import pytest
 import tensorflow as tf
 
 import keras_performer
-from benchmarks import turns
 from benchmarks.contenders import ours
 from benchmarks.learning.alibi import AlibiExact, AlibiLocal, AlibiPerformer
-from benchmarks.peers import cases, numbers
 from benchmarks.serving.models import ExactWithCache
 from benchmarks.tpu import checks, rows
 from keras_performer import ops
 from tests.contract import relative_error
 from tests.layers.inputs import normal
 
-OF_KERAS = [c for c in cases.COMPARISONS if c["environment"] == "ours"]
-HAS_WINDOW = hasattr(keras.layers.MultiHeadAttention, "_compute_sliding_window_mask")
 DISTANCE = np.arange(7)[:, None] - np.arange(7)
-
-
-class Here:
-    """Replacement for a pool, which runs programs in this process."""
-
-    def ask(self, environment, do, name, case):
-        module = turns.ENVIRONMENTS[environment][0]
-        module = importlib.import_module(f"benchmarks.{module}")
-        for function in module.program(json.loads(json.dumps(case))):
-            function()
-
-
-@pytest.mark.skipif(not HAS_WINDOW, reason="This Keras has no sliding_window.")
-def test_a_comparison_with_keras_comes_out_as_expected():
-    row = numbers.compare(OF_KERAS[-3], Here())
-    assert numbers.is_expected(row) and row["largest_output"] > 1
-    for changed, verdict in (
-        ({}, "differ"),
-        ({"gradient": 1e-6, "output": 1e-6}, "agree"),
-        ({"gradient": float("nan"), "output": 1e-6}, "differ"),
-        ({"reason": "theirs: Error: no"}, "fails"),
-    ):
-        assert numbers.verdict(row | changed) == verdict
-    failed = {"reason": "ours: Error: no", "expected": "fails", "because": None}
-    assert not numbers.is_expected(failed)
 
 
 @pytest.mark.parametrize("contender", ["softmax", "key-value cache"])

@@ -79,7 +79,6 @@ lint: $(installed)
 bench: $(installed)
 	$(python) -m benchmarks.measure $(ARGS)
 	$(python) -m benchmarks.decoding
-	$(python) -m benchmarks.report
 
 # Core cases, within an hour on two CPU cores. ARGS=--quick: a preview; --full: a day.
 .PHONY: bench-learning

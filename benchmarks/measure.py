@@ -1,45 +1,30 @@
-"""Compares time and memory of this package and its peers; writes results.json.
+"""Compares time and memory of a training step of this layer and of others.
 
     python -m benchmarks.measure [--lengths 256 512 ...] [--contenders softmax ...]
-        [--rounds 9] [--threads 2] [--limit 60] [--output runs/bench]
+        [--rounds 9] [--threads 2] [--limit 60] [--report-only] [--output runs/bench]
 
-`--contenders` selects some, and skips memory, which leaves time for more rounds. A
-contender is omitted at lengths where a run would take longer than the limit.
-`benchmarks.report` makes tables of the results.
+Steps run in graph mode, of PyTorch eagerly. `--contenders` selects some, and skips
+memory, which leaves time for more rounds. A contender is omitted at lengths where a run
+would take longer than the limit. Writes results.json and tables.md.
 """
 
 from benchmarks import contenders, runner, tables, turns
+from benchmarks.tables import NOTHING, by, table
 
 BUSY_LOAD = 0.5
 LENGTHS = (256, 512, 1024, 2048, 4096, 16384, 65536)
-FORWARD_LENGTHS = (512, 1024, 4096, 16384)
-DETAILED_LENGTHS = (4096, 16384)
 MEMORY_LENGTHS = (4096, 16384, 65536)
 FORMS = ("bidirectional", "causal")
-# Contender, its environment, and its modes ("graph" is eager in PyTorch).
-BOTH = ("graph", "xla")
-# The opposite of the choice that `jit_compile="auto"` makes for this step.
-OTHER_CHOICE = {
-    "training": ("softmax, jit_compile=False", "ours", ("graph",)),
-    "forward": ("softmax, jit_compile=True", "ours", ("graph",)),
+# Names in tables, and environments.
+CONTENDERS = {
+    "softmax": ("ours, softmax", "ours"),
+    "exact": ("Keras MultiHeadAttention", "ours"),
+    "scaled_dot_product_attention": ("PyTorch scaled_dot_product_attention", "torch"),
+    "KernelAttention exp": ("KernelAttention exp", "kernel_attention"),
+    "performer-pytorch": ("performer-pytorch", "torch"),
+    # not compiled: from 1,024 tokens on, the opposite of the default
+    "softmax, jit_compile=False": ("ours, softmax, jit_compile=False", "ours"),
 }
-ALWAYS = (
-    ("softmax", "ours", BOTH),
-    ("exact", "ours", BOTH),
-    ("returns V", "ours", BOTH),
-    ("KernelAttention exp", "kernel_attention", BOTH),
-    ("scaled_dot_product_attention", "torch", ("graph",)),
-    ("performer-pytorch", "torch", ("graph",)),
-)
-DETAILED = (
-    ("relu", "ours", BOTH),
-    ("favor+", "ours", BOTH),
-    ("KernelAttention relu", "kernel_attention", BOTH),
-)
-HALVES = [(name, "ours", BOTH) for name in ("softmax", "relu", "favor+", "returns V")]
-CONTENDERS = [name for name, *_ in (*ALWAYS, *OTHER_CHOICE.values(), *DETAILED)]
-# A matrix product in every group measures the speed of the machine meanwhile.
-MATMUL = ("matmul", "ours", ("graph",))
 # Contenders whose time grows with the square of the length; others are linear.
 QUADRATIC = {"exact", "scaled_dot_product_attention"}
 
@@ -48,7 +33,7 @@ def main(argv=None):
     more = dict(lengths=LENGTHS, contenders=[str], output=runner.RUNS / "bench")
     choices = {"contenders": CONTENDERS}
     options = runner.options(__doc__, argv, choices, **turns.OPTIONS, **more)
-    every = [*groups(options.lengths, options.contenders)]
+    chosen = options.contenders or CONTENDERS
 
     def planned(case, results):
         """Makes a row for the case, with the reason if it cannot be measured."""
@@ -61,70 +46,38 @@ def main(argv=None):
         if load > BUSY_LOAD:
             print(f"Warning: other programs are running (load {load:.1f}); ratios to")
             print("PyTorch can be wrong many times over if they share its cores.")
-        for group in every:
+        for group in groups(sorted(options.lengths), chosen):
             yield [planned(case, results) for case in group]
 
     def of_memory(results):
-        cases = [] if options.contenders else memory_cases(options.lengths)
-        return (planned(case, results) for case in cases)
+        lengths = sorted({*options.lengths} & {*MEMORY_LENGTHS})
+        every = [] if options.contenders else groups(lengths, chosen)
+        return (planned(case, results) for group in every for case in group)
 
-    environments = sorted({case["environment"] for group in every for case in group})
+    environments = sorted({CONTENDERS[name][1] for name in chosen})
     path = options.output / "results.json"
-    turns.measured(options, path, of_time, show, environments, of_memory)
+    results = turns.measured(options, path, of_time, show, environments, of_memory)
+    print(runner.write_page(options.output, report(results)))
 
 
-def groups(lengths, chosen=None):
-    """Yields lists of cases that take turns, shorter lengths first."""
-    wanted = {MATMUL[0], *(chosen or CONTENDERS)}
-    for length in sorted(lengths):
+def groups(lengths, chosen):
+    """Yields lists of cases that take turns."""
+    for length in lengths:
         for form in FORMS:
-            for step in ("training", "forward"):
-                if step == "forward" and length not in FORWARD_LENGTHS:
-                    continue
-                shared = {"length": length, "form": form, "step": step}
-                group = cases((MATMUL, *ALWAYS, OTHER_CHOICE[step]), **shared)
-                if length in DETAILED_LENGTHS:
-                    group += cases(DETAILED, **shared)
-                    group += cases(HALVES, "bfloat16", **shared)
-                group = [case for case in group if case["contender"] in wanted]
-                if len(group) > 1:
-                    yield group
-
-
-def memory_cases(lengths):
-    """Returns cases whose memory is measured, each in its own process."""
-    entries, step = (*ALWAYS, OTHER_CHOICE["training"]), "training"
-    return [
-        case
-        for length in sorted(set(lengths) & set(MEMORY_LENGTHS))
-        for form in FORMS
-        for case in cases(entries, length=length, form=form, step=step)
-    ]
-
-
-def cases(entries, dtype="float32", **shared):
-    return [
-        {
-            "contender": contender,
-            "environment": environment,
-            "mode": mode,
-            "dtype": dtype,
-            "part": "layer",
-            **shared,
-        }
-        for contender, environment, modes in entries
-        for mode in modes
-    ]
+            shared = {"part": "layer", "form": form, "length": length}
+            yield [
+                {"contender": name, "environment": CONTENDERS[name][1], **shared}
+                for name in chosen
+            ]
 
 
 def too_large(case, free_bytes):
     """Returns the reason why a case does not fit in memory; `None` if it fits."""
     three_arrays = 3 * 4 * contenders.NUM_HEADS * case["length"]  # of float32
-    causal_training = case["form"] == "causal" and case["step"] == "training"
     needed = 0
     if case["contender"] == "exact":
         needed = three_arrays * case["length"]
-    elif case["contender"] == "performer-pytorch" and causal_training:
+    elif case["contender"] == "performer-pytorch" and case["form"] == "causal":
         # stores the running sum after each token (measured: 6.5 GB at 4096)
         needed = three_arrays * contenders.NUM_RANDOM_FEATURES * contenders.KEY_DIM
     if needed > free_bytes:
@@ -133,10 +86,10 @@ def too_large(case, free_bytes):
 
 def too_slow(case, rows, limit):
     """Returns the reason why a run would exceed `limit`, from shorter `rows`."""
-    keys = "contender", "mode", "dtype", "form", "step"
     for row in reversed(rows):
         seconds = row.get("times") or [row.get("first_call_seconds")]
-        if all(row[key] == case[key] for key in keys) and seconds[0] is not None:
+        same = all(row[key] == case[key] for key in ("contender", "form"))
+        if same and seconds[0] is not None:
             break
     else:
         return None
@@ -152,11 +105,67 @@ def too_slow(case, rows, limit):
 
 def show(results, rows):
     for row in rows:
-        seconds, peak = tables.median(row), row.get("peak_bytes")
-        said = [] if seconds is None else [f"{1e3 * seconds:.1f} ms"]
-        said += [] if peak is None else [f"{peak / 2**20:.0f} MiB"]
-        keys = "length", "form", "step", "contender", "mode", "dtype"
-        print(*(row[key] for key in keys), *said, row["reason"] or "", flush=True)
+        peak = row.get("peak_bytes")
+        said = [] if peak is None else [f"{peak / 2**20:.0f} MiB"]
+        keys = "length", "form", "contender"
+        print(*(row[key] for key in keys), time_of(row), *said, row["reason"] or "")
+
+
+def report(results):
+    parts = ["# One layer beside other libraries", heading(results)]
+    parts += [f"## {overview.__doc__}", overview(results)]
+    if results["memory"]:
+        parts += [f"## {memory.__doc__}", memory(results)]
+    return parts
+
+
+def heading(results):
+    """Lists the machine, versions in each environment, and missing environments."""
+    lines = [f"- {name}: {value}" for name, value in results["machine"].items()]
+    for environment, versions in results["versions"].items():
+        lines.append(f"- environment {environment}: {tables.libraries(versions)}")
+    lines += [f"- missing: {reason}" for reason in results["missing"].values()]
+    return "\n".join(lines)
+
+
+def overview(results):
+    """Milliseconds of a training step in a graph, bidirectional / causal"""
+    return by_length(results["rows"], time_of)
+
+
+def memory(results):
+    """Peak extra memory of a training step in MiB, bidirectional / causal"""
+
+    def cell(row):
+        peak = row.get("peak_bytes")
+        return tables.number(peak and peak / 2**20, 0)
+
+    return by_length(results["memory"], cell)
+
+
+def by_length(rows, cell):
+    """Returns a table with a line for each length, and a column for each contender."""
+    cells = {(row["length"], row["contender"], row["form"]): cell(row) for row in rows}
+    there = [name for name in CONTENDERS if name in dict(by(rows, "contender"))]
+    lines = []
+    for length in sorted({row["length"] for row in rows}):
+        lines.append([f"{length:,}"])
+        for name in there:
+            both = [cells.get((length, name, form), NOTHING) for form in FORMS]
+            if not both[0][0].isdigit():  # shows the same reason only once
+                both = dict.fromkeys(both)
+            lines[-1].append(" / ".join(both))
+    return table(["tokens", *(CONTENDERS[name][0] for name in there)], lines)
+
+
+def time_of(row):
+    """Formats the median of a row in ms, or a short reason why there is none."""
+    if row.get("times"):
+        return f"{1e3 * tables.median(row):,.0f}"
+    reason = row.get("reason")
+    if reason is None:
+        return NOTHING
+    return reason.partition(",")[0] if reason.startswith("needs") else "not run"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Layers of this package, exact attention of Keras, and a layer that returns V."""
+"""Layers of this package, and exact attention of Keras."""
 
 import keras
 import numpy as np
@@ -20,51 +20,25 @@ def start(threads):
 
 def program(case):
     keras.utils.set_random_seed(0)
-    if case.get("contender") == "matmul":
-        x = tf.random.normal((contenders.MATMUL_SIZE, contenders.MATMUL_SIZE))
-        return steps.program(tf.matmul, [x, x], {**case, "step": "forward"})
-    if case["part"] == "decoding":
-        return decoding(case)
-    if case["part"] == "generate":
-        return generating(case)
-    shape = 1, case["length"], contenders.WIDTH
-    x = tf.cast(np.random.default_rng(0).standard_normal(shape), case["dtype"])
-    return steps.program(layer(case), [x], case)
+    programs = {"layer": step, "decoding": decoding, "generate": generating}
+    return programs[case["part"]](case)
 
 
-def layer(case):
-    dtype = "mixed_bfloat16" if case["dtype"] == "bfloat16" else "float32"
+def step(case):
+    """Makes a training step of `PerformerAttention`, or of exact attention of Keras."""
     causal = case["form"] == "causal"
+    x = np.random.default_rng(0).standard_normal((1, case["length"], contenders.WIDTH))
     if case["contender"] == "exact":
-        exact = keras.layers.MultiHeadAttention(**SIZES, dtype=dtype)
-        return lambda x: exact(x, x, use_causal_mask=causal)
-    if case["contender"] == "returns V":
-        return ReturnsValue(**SIZES, dtype=dtype)
-    # as in "softmax, jit_compile=False"
-    feature_map, given, value = case["contender"].partition(", jit_compile=")
-    ours = keras_performer.PerformerAttention(
+        exact = keras.layers.MultiHeadAttention(**SIZES)
+        return steps.program(lambda x: exact(x, x, use_causal_mask=causal), x)
+    layer = keras_performer.PerformerAttention(
         **SIZES,
-        dtype=dtype,
         causal=causal,
-        feature_map=feature_map,
         num_random_features=FEATURES,
         seed=0,
-        jit_compile=value == "True" if given else "auto",
+        jit_compile=False if case["contender"].endswith("=False") else "auto",
     )
-    # as Keras' `fit` and `predict` call it
-    return lambda x: ours(x, training=case["step"] == "training")
-
-
-class ReturnsValue(keras_performer.PerformerAttention):
-    """X(OPT) of the paper: only the projections; attention returns V.
-
-    Adding queries and keys with weight 0 makes their projections part of the graph.
-    """
-
-    def call(self, query, value=None, key=None):
-        dense = self.query_dense, self.key_dense, self.value_dense
-        q, k, v = (each(query) for each in dense)
-        return self.output_dense(v + 0 * (q + k))
+    return steps.program(lambda x: layer(x, training=True), x)
 
 
 def decoding(case):

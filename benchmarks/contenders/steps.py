@@ -14,28 +14,27 @@ def start(threads, *packages):
     return {"tensorflow": tf.__version__, **versions}
 
 
-def program(function, inputs, case):
-    """Returns functions that trace and that run one step on tensors `inputs`."""
+def program(function, x):
+    """Returns functions that trace and that run a training step on an array.
+
+    The step computes the gradients of the input and of all weights.
+    """
+    x = tf.constant(x, tf.float32)
     # builds the layer without computing anything
-    built = tf.function(function).get_concrete_function(*inputs)
+    built = tf.function(function).get_concrete_function(x)
     variables = built.graph.trainable_variables
 
-    def forward(*inputs):
-        return function(*inputs)
-
-    def training(*inputs):
+    @tf.function
+    def step(x):
         with tf.GradientTape() as tape:
-            tape.watch(inputs)
+            tape.watch(x)
             # the gradient of `** 2` may be a power, as slow as a matrix product
-            loss = tf.reduce_sum(tf.square(tf.cast(function(*inputs), tf.float32)))
-        return tape.gradient(loss, [*inputs, *variables])
-
-    step = training if case["step"] == "training" else forward
-    compiled = tf.function(step, jit_compile=case["mode"] == "xla")
+            loss = tf.reduce_sum(tf.square(function(x)))
+        return tape.gradient(loss, [x, *variables])
 
     def run():
-        for x in tf.nest.flatten(compiled(*inputs)):
-            if x is not None:
-                np.asarray(x)  # waits; `x.numpy()` would also copy
+        for gradient in step(x):
+            if gradient is not None:
+                np.asarray(gradient)  # waits; `.numpy()` would also copy
 
-    return lambda: compiled.get_concrete_function(*inputs), run
+    return lambda: step.get_concrete_function(x), run

@@ -15,7 +15,6 @@ from benchmarks import (
     measure,
     options,
     recompute,
-    report,
     runner,
     startup,
     turns,
@@ -78,7 +77,7 @@ def test_the_page_shows_the_table_of_a_kept_result():
     page = (folder / "README.md").read_text()
     (name,) = set(re.findall(r"\(results/([^)#/]*\.md)", page))
     kept = (folder / "results" / name).read_text()
-    table = kept[kept.index(f"## {report.overview.__doc__}") :].split("\n\n")[1]
+    table = kept[kept.index(f"## {measure.overview.__doc__}") :].split("\n\n")[1]
     assert table.count("\n") == 1 + 7 and table in page
 
 
@@ -96,27 +95,22 @@ def instant(monkeypatch):
     monkeypatch.setattr(runner, "free_bytes", lambda: 3 * 2**34)
 
 
-def test_measurement_and_report(tmp_path, instant, monkeypatch, capsys):
+def test_measurement(tmp_path, instant, monkeypatch, capsys):
     monkeypatch.setattr(measure, "MEMORY_LENGTHS", (16384,))
     monkeypatch.setattr(runner, "free_bytes", lambda: 2**34)
-    flags = ["--output", str(tmp_path), "--lengths", "256", "16384"]
-    measure.main(flags)
+    measure.main(["--output", str(tmp_path), "--lengths", "256", "16384"])
+    text = (tmp_path / "tables.md").read_text()
+    assert f"| 256 |{6 * ' 500 / 500 |'}" in text
+    # 8 x 16,384 x 16,384 x 3 float32; 4,096 times 0.4 s is more than the limit
+    assert "| 16,384 | 500 / 500 | needs 26 GB | not run |" in text
+    assert "| 16,384 | 3 / 3 |" in text
+
+
+def test_decoding(tmp_path, instant, capsys):
     decoding.main(["--output", str(tmp_path), "--batches", "1", "64"])
     # 64 steps of 64 sequences in half a second
     line = "| exact, key-value cache | xla | 64 | 12000 | 8192 | 7.812 | 1.00 | 1.0 |"
     assert capsys.readouterr().out.splitlines()[-1] == line
-    flags = ["--input", str(tmp_path), "--output", str(tmp_path / "results")]
-    report.main([*flags, "--machine", "Abacus (2)"])
-    (path,) = (tmp_path / "results").iterdir()
-    assert path.name.endswith("-abacus-2.md")
-    text = path.read_text()
-    assert "| 256 | 500 / 500 | 500 / 500 | 500 / 500 | 500 / 500 |" in text
-    # 8 x 16,384 x 16,384 x 3 float32; 4,096 times 0.4 s is more than the limit
-    assert "| 16,384 | 500 / 500 | needs 26 GB | not run |" in text and line in text
-    assert "| bidirectional | training | float32 | ours, softmax | graph | 3 |" in text
-    assert "0.1 + 2.0" in text
-    with pytest.raises(SystemExit):  # it never overwrites a file
-        report.main([*flags, "--machine", "Abacus (2)"])
 
 
 def test_generation(tmp_path, instant):

@@ -29,9 +29,6 @@ from benchmarks.long_range import costs
 from benchmarks.long_range import models as long_models
 from benchmarks.long_range import tasks as long_tasks
 from benchmarks.serving import __main__ as serving
-from benchmarks.tpu.slices import SLICES_OF_SEQUENCES
-from benchmarks.tpu.table import CONFIGS
-from examples.imagenet64.config import Config
 
 SHORT = dict(window=4, steps=3, batch_size=2, learning_rate=1e-3)
 
@@ -175,20 +172,13 @@ def test_steps_in_their_processes(command, flags, rows, monkeypatch, capsys, eag
     assert len(lines) == 2 + rows and all(" MB" in line for line in lines[2:])
 
 
-def test_input_pipeline(capsys, monkeypatch):
-    # by hand: 6 layers with 4 projections and a feed-forward network, and the head
-    weights = 6 * (4 * 512 * 512 + 2 * 512 * 2048) + 512 * 256
-    paper = Config.from_preset("paper")
-    assert input_pipeline.flops_per_image(paper) == 6 * 12288 * weights
-    files = {path.stem for path in CONFIGS.glob("*.yaml")}
-    assert set(input_pipeline.CHIPS) == files - {"cpu", *SLICES_OF_SEQUENCES}
-    monkeypatch.setattr(input_pipeline, "images_used", lambda name: 100.0)
+def test_input_pipeline(capsys):
     flags = "--number 64 --shards 2 --batch-size 8 --seconds 0.2 --repeats 1"
     input_pipeline.main(flags.split())
-    rows = [line.split("|") for line in lines_of(capsys.readouterr().out)]
-    speed = {row[1].strip(): row[2].strip().replace(",", "") for row in rows}
+    rows = [line.split("|") for line in lines_of(capsys.readouterr().out)[2:]]
+    assert [row[1].strip() for row in rows] == ["1", "2", "4"]
     # even a busy machine reads more than one a second
-    assert all(float(speed[hosts]) > 1 for hosts in "124") and "v4-32" in speed
+    assert all(float(row[2].replace(",", "")) > 1 for row in rows)
 
 
 @pytest.mark.slow

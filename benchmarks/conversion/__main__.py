@@ -1,11 +1,9 @@
 """Measures what trained models lose when linear attention replaces theirs.
 
     python -m benchmarks.conversion
-    python -m benchmarks.conversion --full     # further rows; some hours on two cores
 
 Downloads wheels that are missing into `--output`: rxnmapper (3 MB) and antiberty
-(97 MB), which hold trained weights under the MIT licence. Rows with more data need
-three others (27 MB) with reactions in their descriptions. No wheel is installed or run.
+(97 MB), which hold trained weights under the MIT licence. No wheel is installed or run.
 Loads the weights into Keras models, measures the loss of masked tokens in sequences
 from these packages with exact attention and with each row's, and writes `tables.md`.
 `--rows` and `--models` select some.
@@ -25,16 +23,14 @@ from benchmarks.tables import table
 
 
 def main(argv=None):
-    names = list(scores.NAMED)
-    more = dict(models=(*SOURCES,), full=False, rows=[str], workers=2)
+    more = dict(models=(*SOURCES,), rows=(*scores.ROWS,), workers=2)
     more |= dict(output=runner.RUNS / "conversion")
-    choices = {"models": SOURCES, "rows": names}
+    choices = {"models": SOURCES, "rows": scores.ROWS}
     options = runner.options(__doc__, argv, choices, **more)
     options.output.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
-    chosen = options.rows or names[: None if options.full else len(scores.ROWS)]
     sources = {name: SOURCES[name](options.output) for name in options.models}
-    rows = list(dict.fromkeys([scores.EXACT, *chosen]))
+    rows = list(dict.fromkeys([scores.EXACT, *options.rows]))
     found = measure(sources, rows, options)
     sections = [section(source, found[name]) for name, source in sources.items()]
     head = heading(time.perf_counter() - start)
@@ -43,16 +39,13 @@ def main(argv=None):
 
 def measure(sources, rows, options):
     """Returns a dict for each package, from rows to losses and seconds."""
-    # the exact model first, as it checks the weights; then the slowest rows
-    order = sorted(rows, key=lambda name: (name != scores.EXACT, not fitted(name)))
-    jobs = []
-    for name in order:
-        for package, source in sources.items():
-            if scores.NAMED[name].further:
-                if source.further is None:
-                    continue
-                source.further()  # downloaded here, once for all workers
-            jobs.append({"package": package, "name": name, "folder": options.output})
+    # the exact model first, as it checks the weights; then the slowest row
+    first = scores.EXACT, scores.CALIBRATED
+    jobs = [
+        {"package": package, "name": name, "folder": options.output}
+        for name in sorted(rows, key=lambda x: [x != name for name in first])
+        for package in sources
+    ]
     # oneDNN halves the time of small matrix products; it is the default on Intel CPUs
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     found = {}
@@ -62,13 +55,8 @@ def measure(sources, rows, options):
         if name == scores.EXACT:
             scores.check_exact(sources[package], made[0].mean())
     return {
-        package: {x: found[package, x] for x in rows if (package, x) in found}
-        for package in sources
+        package: {name: found[package, name] for name in rows} for package in sources
     }
-
-
-def fitted(name):
-    return scores.NAMED[name].fit is not None
 
 
 def section(source, found):
@@ -76,16 +64,11 @@ def section(source, found):
     given = scores.questions(source)
     families = given.families_of_tokens()
     exact, _ = found[scores.EXACT]
-    lines, compared = [], ""
+    lines = []
     for name, (losses, seconds) in found.items():
         lost, error = scores.paired(losses, exact, families)
         cells = f"{losses.mean():.3f}", f"{lost:+.3f}", f"{error:.3f}", f"{seconds:.0f}"
         lines.append([name, *cells])
-        other = scores.NAMED[name].beside
-        if other in found:
-            mean, error = scores.paired(losses, found[other][0], families)
-            compared += f"\n\n{name} beside {other}: {mean:+.3f} ± {error:.3f} "
-            compared += f"({-mean / error:.1f} s.e. better)."
     config = source.config
     return f"""\
 ## {source.name}
@@ -96,7 +79,7 @@ def section(source, found):
 {max(map(len, source.sequences))} tokens, of which \
 {len(np.unique(given.families))} have little in common. Random features are of one draw.
 
-{table(["attention", "NLL", "lost", "± s.e.", "CPU seconds"], lines)}{compared}"""
+{table(["attention", "NLL", "lost", "± s.e.", "CPU seconds"], lines)}"""
 
 
 def heading(seconds):
@@ -106,11 +89,8 @@ def heading(seconds):
 The mean loss -log p (nats) of masked tokens when other attention takes the place of
 that in a trained model, in all its layers, without training. "window" sees the keys
 that are at most {scores.WINDOW - 1} places off; "window alone" is
-`LocalAttention`. "transferred" has {scores.TRANSFER_STEPS} steps of
-`transfer_attention` after calibration, on the same tokens; "more data" adds
-reactions from the descriptions of other packages to these. What a row loses is paired
-with the exact model token by token; standard errors take sequences that have much in
-common as one, and there are few.
+`LocalAttention`. What a row loses is paired with the exact model token by token;
+standard errors take sequences that have much in common as one, and there are few.
 
 {runner.machine()}, TensorFlow {tf.__version__}; {seconds:.0f} s in all; written
 {datetime.date.today()}."""

@@ -9,13 +9,12 @@ import typing
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from benchmarks.conversion.sources import SOURCES
-from keras_performer import calibrate, convert_to_performer, transfer_attention
+from keras_performer import calibrate, convert_to_performer
 from keras_performer.layers import LocalAttention
 
-# Seeds of the masks in test examples, and in the tokens to which a row is fitted.
+# Seeds of the masks in test examples, and in the tokens of a calibration.
 SEED, CALIBRATION_SEED = 1, 2
 # Tolerance of the mean loss of the exact model, for rounding.
 ROUNDING = 1e-3
@@ -27,8 +26,6 @@ MOST_IN_COMMON = 0.8
 # Batch size of a model's examples.
 BATCH = 24
 WINDOW = 17  # keys at distances up to 16
-# Steps of `transfer_attention`, and sequences in each.
-TRANSFER_STEPS, AT_ONCE = 200, 2
 
 
 class Examples(typing.NamedTuple):
@@ -109,26 +106,6 @@ def losses(model, given):
     return np.log(np.exp(logits).sum(-1)) - of_targets
 
 
-class Row(typing.NamedTuple):
-    """A way to change a trained model.
-
-    Attributes:
-        name: str.
-        make: function of a `Pretrained` that returns a Keras model.
-        fit: function of that model, the `Pretrained` and tokens `(R, T)` that returns
-            the model fitted to these tokens, or `None`. Each family is tested with a
-            model that is fitted to other families.
-        further: bool, whether `Pretrained.further` adds to these tokens.
-        beside: str, the name of a row that this row should outperform; or `None`.
-    """
-
-    name: str
-    make: typing.Callable
-    fit: typing.Callable | None = None
-    further: bool = False
-    beside: str | None = None
-
-
 def exact(source):
     return source.model()
 
@@ -147,69 +124,29 @@ def window_alone(source):
     return source.model(functools.partial(LocalAttention, sliding_window=WINDOW))
 
 
-def converted(feature_map, exact_window, source):
-    """Returns the trained model, converted to random or Taylor features."""
-    options = dict(exact_window=exact_window, feature_map=feature_map, seed=0)
+def converted(exact_window, source):
+    """Returns the trained model, converted to random features."""
+    options = dict(exact_window=exact_window, seed=0)
     return convert_to_performer(source.model(), **options)[0]
 
 
-def calibrated(model, source, tokens):
-    # every second row is enough: copies of a sequence differ only in their masks
-    return calibrate(model, tokens[::2], verbose=0)[0]
-
-
-def transferred(model, source, tokens):
-    """Calibrates a model, then trains its attention to match the trained model."""
-    tokens = np.random.default_rng(0).permutation(tokens)
-    batches = tf.data.Dataset.from_tensor_slices(tokens)
-    return transfer_attention(
-        calibrated(model, source, tokens),
-        source.model(),
-        batches.batch(AT_ONCE, drop_remainder=True),
-        num_steps=TRANSFER_STEPS,
-        verbose=0,
-    )[0]
-
-
-def performer(feature_map, exact_window=None, fit=None, further=False):
-    name = f"window + {feature_map}" if exact_window else feature_map
-    more = ", more data" if further else ""
-    return Row(
-        f"{name}, {fit.__name__}{more}" if fit else name,
-        functools.partial(converted, feature_map, exact_window),
-        fit=fit,
-        further=further,
-        beside=f"{name}, calibrated{more}" if fit is transferred else None,
-    )
-
-
-EXACT = "exact"
-ROWS = (
-    Row(EXACT, exact),
-    Row("mean of V", mean_of_values),
-    Row("window alone", window_alone),
-    performer("softmax"),
-    performer("softmax", WINDOW),
-    performer("softmax", WINDOW, calibrated),
-)
-# Rows that `--full` adds.
-FURTHER = (
-    performer("favor+"),
-    performer("taylor"),
-    performer("favor+", WINDOW),
-    performer("taylor", WINDOW),
-    performer("softmax", WINDOW, transferred),
-    performer("softmax", WINDOW, calibrated, further=True),
-    performer("softmax", WINDOW, transferred, further=True),
-)
-NAMED = {row.name: row for row in ROWS + FURTHER}
+# Functions of a `Pretrained` that return a Keras model.
+EXACT, CALIBRATED = "exact", "window + softmax, calibrated"
+ROWS = {
+    EXACT: exact,
+    "mean of V": mean_of_values,
+    "window alone": window_alone,
+    "softmax": functools.partial(converted, None),
+    "window + softmax": functools.partial(converted, WINDOW),
+    CALIBRATED: functools.partial(converted, WINDOW),
+}
 
 
 def measured(package, name, folder):
     """Returns both names, the losses of a row, and the CPU seconds."""
     start = time.process_time()
-    source, row = SOURCES[package](folder), NAMED[name]
-    found = losses_of(row, source, questions(source))
+    source = SOURCES[package](folder)
+    found = losses_of(name, source, questions(source))
     return package, name, found, time.process_time() - start
 
 
@@ -218,32 +155,28 @@ def questions(source):
     return examples(source.sequences, source.mask_token, SEED)
 
 
-def losses_of(row, source, given):
-    """Fits the models of a row, and returns their losses as `losses` does."""
-    model = row.make(source)
-    if row.fit is None:
+def losses_of(name, source, given):
+    """Returns the losses of a row as `losses` does.
+
+    Each family is tested with a model that is calibrated with other families.
+    """
+    model = ROWS[name](source)
+    if name != CALIBRATED:
         return losses(model, given)
     found = np.empty(given.masked.sum())
+    own = families(source.sequences)
     for family in np.unique(given.families):
         keras.utils.set_random_seed(0)
-        others = sequences_of_others(source, family, row.further)
-        fitted = row.fit(model, source, calibration_tokens(others, source.mask_token))
+        others = [x for x, of in zip(source.sequences, own) if of != family]
+        tokens = calibration_tokens(others, source.mask_token)
+        # every second row is enough: copies of a sequence differ only in their masks
+        fitted, _ = calibrate(model, tokens[::2], verbose=0)
         part = losses(fitted, given.of(given.families == family))
         found[given.families_of_tokens() == family] = part
         # frees the memory that TensorFlow keeps for the model
         keras.backend.clear_session()
         gc.collect()
     return found
-
-
-def sequences_of_others(source, family, further):
-    """Returns sequences of other families; `further` adds `Pretrained.further`."""
-    asked = families(source.sequences) == family
-    more = source.further() if further else []
-    found = source.sequences + [x for x in more if x not in source.sequences]
-    family_of = families(found)
-    own = set(family_of[: len(asked)][asked])
-    return [tokens for tokens, other in zip(found, family_of) if other not in own]
 
 
 def calibration_tokens(sequences, mask_token):

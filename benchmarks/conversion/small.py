@@ -1,14 +1,13 @@
 """Measures the accuracy that small models, trained here, keep after conversion.
 
     python -m benchmarks.conversion.small [--cases recall bytes] [--steps 200]
-        [--feature-maps softmax taylor] [--further-steps 10 20 40]
+        [--feature-maps softmax taylor]
 
 Trains models of two blocks with exact attention: one on 2,048 bytes of Python sources,
 and one on associative recall over 512 tokens, which local attention with a window of 64
 cannot solve. Then replaces the attention: by controls, and by linear attention that is
-converted, calibrated, or trained by `transfer_attention` (`--steps`). Each of these is
-also tested after some steps of ordinary training. Writes a page for each model into
-`--output`, and keeps weights and results there for the next call.
+converted, calibrated, or trained by `transfer_attention` (`--steps`). Writes a page for
+each model into `--output`, and keeps weights and results there for the next call.
 """
 
 import datetime
@@ -22,7 +21,7 @@ import tensorflow as tf
 from benchmarks import runner
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning import models, tasks
-from benchmarks.learning.training import copy_weights, learn, step_of, summing
+from benchmarks.learning.training import copy_weights, learn, summing
 from benchmarks.tables import table
 from keras_performer import (
     PerformerAttention,
@@ -41,8 +40,7 @@ NO_WEIGHT = -1000.0
 
 
 def main(argv=None):
-    more = dict(cases=(*CASES,), feature_maps=FEATURE_MAPS)
-    more |= dict(steps=200, further_steps=(10, 20, 40))
+    more = dict(cases=(*CASES,), feature_maps=FEATURE_MAPS, steps=200)
     more |= dict(output=runner.RUNS / "conversion")
     choices = {"cases": CASES, "feature_maps": FEATURE_MAPS}
     options = runner.options(__doc__, argv, choices, **more)
@@ -59,21 +57,11 @@ def measure(case, options):
         path = options.output / f"{case.name}-{name}.json"
         if not path.exists():
             ways = controls if name == CONTROLS else converted
-            models_of = ways(case, exact, name, options.steps)
-            runner.save(path, results(case, models_of, options.further_steps))
+            made = ways(case, exact, name, options.steps)
+            runner.save(path, [asked(case, *of) for of in made])
         found += [Result(*row) for row in runner.read(path)]
     parts = page(case, found, options)
     print(runner.write_page(options.output, parts, f"{case.name}.md"))
-
-
-def results(case, models_of, further_steps):
-    """Returns the `Result` of everything that `converted` or `controls` yields."""
-    found = []
-    for name, model, steps, seconds, trains in models_of:
-        found.append(asked(case, name, model, seconds, steps))
-        if trains:
-            found += further_trained(case, found[-1], model, further_steps)
-    return found
 
 
 class Case(typing.NamedTuple):
@@ -147,19 +135,19 @@ def controls(case, exact, _, num_steps):
     for block in mean.blocks:  # makes all logits 0
         for weight in block.attention.query_dense.weights:
             weight.assign(tf.zeros_like(weight))
-    yield models.EXACT, same, 0, 0.0, True
-    yield MEAN, mean, 0, 0.0, False
-    yield WINDOW, window, 0, 0.0, True
+    yield models.EXACT, same, 0, 0.0
+    yield MEAN, mean, 0, 0.0
+    yield WINDOW, window, 0, 0.0
     near, _ = convert_to_performer(exact, exact_window=case.task.window, seed=SEED)
     near, _, seconds = transferred(without_far_keys(near), exact, case.data, num_steps)
-    yield f"{WINDOW}, transferred", near, num_steps, seconds, True
+    yield f"{WINDOW}, transferred", near, num_steps, seconds
 
 
 def converted(case, exact, feature_map, num_steps):
-    """Yields name, model, steps of transfer, seconds, and True to train further."""
+    """Yields name, model, steps of transfer, and seconds."""
     options = dict(feature_map=feature_map, seed=SEED)
     alone, _ = convert_to_performer(exact, exact_window=None, **options)
-    yield feature_map, alone, 0, 0.0, False
+    yield feature_map, alone, 0, 0.0
     name, options["exact_window"] = f"window + {feature_map}", case.task.window
     both, _ = convert_to_performer(exact, **options)
     data, start = case.data, time.perf_counter()
@@ -170,11 +158,11 @@ def converted(case, exact, feature_map, num_steps):
     print(report, flush=True)
     if 0 < len(report.learned) < len(report.layers):
         some, _ = convert_to_performer(exact, layers=report.learned, **options)
-        yield f"{name}, {LEARNED}", some, 0, 0.0, False
-        yield f"{WINDOW}, {LEARNED}", without_far_keys(some), 0, 0.0, False
-    yield name, both, 0, 0.0, True
-    yield f"{name}, calibrated", calibrated, 0, calibrating, True
-    yield f"{name}, transferred", new, num_steps, transferring, True
+        yield f"{name}, {LEARNED}", some, 0, 0.0
+        yield f"{WINDOW}, {LEARNED}", without_far_keys(some), 0, 0.0
+    yield name, both, 0, 0.0
+    yield f"{name}, calibrated", calibrated, 0, calibrating
+    yield f"{name}, transferred", new, num_steps, transferring
 
 
 def transferred(model, exact, data, num_steps):
@@ -195,38 +183,24 @@ def without_far_keys(model):
 class Result(typing.NamedTuple):
     """Accuracy of a model on held-out questions, and bits of each held-out sequence.
 
-    `seconds` is the time of the last stage: calibration, transfer or training. `steps`
-    counts steps of transfer, `further_steps` those of ordinary training.
+    `steps` counts steps of transfer. `seconds` is the time of the last stage:
+    calibration or transfer.
     """
 
     name: str
     accuracy: float
     bits: list[float]
-    seconds: float = 0.0
     steps: int = 0
-    further_steps: int = 0
+    seconds: float = 0.0
 
 
-def asked(case, name, model, *counts):
+def asked(case, name, model, steps, seconds):
     """Measures and prints the `Result` of a model."""
     right, loss, questions = summing(model, case.task)()
     accuracy = right.sum() / questions.sum()
-    result = Result(name, accuracy, list(loss / questions), *counts)
+    result = Result(name, accuracy, list(loss / questions), steps, seconds)
     print(f"{name}: {accuracy:.4f}, {np.mean(result.bits):.3f} bits", flush=True)
     return result
-
-
-def further_trained(case, first, model, further_steps):
-    """Yields a `Result` after each number of steps of training from `first`."""
-    step = step_of(model, case.task.learning_rate, False)
-    random = np.random.default_rng([SEED, 9])
-    seconds = 0.0
-    for index in range(1, max(further_steps) + 1):
-        start = time.perf_counter()
-        step(index, *map(tf.constant, case.task.draw(random, case.task.batch_size)))
-        seconds += time.perf_counter() - start
-        if index in further_steps:
-            yield asked(case, first.name, model, seconds, first.steps, index)
 
 
 def page(case, found, options):
@@ -234,18 +208,17 @@ def page(case, found, options):
     exact, *_ = found
     lines = []
     for result in found:
-        counts = result.name, result.steps, result.further_steps
+        counts = result.name, result.steps
         means = f"{result.accuracy:.4f}", f"{np.mean(result.bits):.3f}"
         lost, compared = np.subtract(result.bits, exact.bits), ("", "")
         if result is not exact:
             error = lost.std(ddof=1) / np.sqrt(len(lost))
             compared = f"{lost.mean():+.3f}", f"{error:.3f}"
         lines.append([*counts, *means, *compared, f"{result.seconds:.0f}"])
-    header = "attention", "transfer", "training", "accuracy", "bits", "lost", "± s.e."
+    header = "attention", "transfer", "accuracy", "bits", "lost", "± s.e."
     task = case.task
     command = f"python -m benchmarks.conversion.small --cases {case.name} "
-    command += f"--steps {options.steps} --further-steps "
-    command += " ".join(map(str, options.further_steps))
+    command += f"--steps {options.steps}"
     return [
         f"""\
 # {task.name.capitalize()}: what a trained model keeps
@@ -254,9 +227,9 @@ A model of two blocks, heads of {case.key_dim}, that learned with exact attentio
 {task.length:,} tokens: what it says of {len(exact.bits)} held-out sequences with that,
 and with other attention in its place. The exact window is {task.window}. "transfer"
 counts the steps of `transfer_attention` after `calibrate` ({case.num_batches} batches
-of {case.batch_size}, without labels), "training" those of all weights with labels,
-after it. Seconds are those of a clock, of what the last of these took, or calibration,
-beside other work. Bits lost are paired with the exact model, sequence by sequence.
+of {case.batch_size}, without labels). Seconds are those of a clock, of the transfer or
+the calibration, beside other work. Bits lost are paired with the exact model, sequence
+by sequence.
 "{LEARNED}": the layer that the report of the transfer advises to keep exact
 is exact.
 

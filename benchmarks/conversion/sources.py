@@ -4,7 +4,6 @@ Wheels are downloaded and read; nothing in them is installed or imported.
 """
 
 import ast
-import collections.abc
 import dataclasses
 import json
 import re
@@ -17,8 +16,6 @@ import keras
 from benchmarks.conversion import bert
 from benchmarks.conversion.torch_files import read_state_dict
 
-# More packages under the MIT licence with reactions in their descriptions: 27 MB.
-FURTHER = ("drfp", "0.3.7"), ("rxn4chemistry", "1.15.0"), ("syntemp", "1.0.3")
 # In shorter reactions a window sees almost all tokens.
 FEWEST_TOKENS = 41
 # The variable domains of trastuzumab. The other sequences are examples of the package,
@@ -37,8 +34,7 @@ class Pretrained:
 
     `tensors` and `names` are arguments of `bert.load`. The first and last token of a
     sequence are never masked. `exact_nll` is the mean loss of the exact model on its
-    test examples, computed by a separate NumPy program. `further` returns sequences
-    that are never tested; only rows with `Row.further` are fitted to them.
+    test examples, computed by a separate NumPy program.
     """
 
     name: str
@@ -48,7 +44,6 @@ class Pretrained:
     sequences: list
     mask_token: int
     exact_nll: float | None = None
-    further: collections.abc.Callable | None = None
 
     def model(self, attention=keras.layers.MultiHeadAttention):
         """Returns the trained model; `attention` is as in `bert.make_model`."""
@@ -83,24 +78,14 @@ def rxnmapper(folder, version="0.4.3"):
         if isinstance(node, ast.Assign) and node.targets[0].id == "SMI_REGEX_PATTERN"
     ]
 
-    def sequences(texts):
-        found = reactions("".join(text.decode() for text in texts))
-        found = [tokenize(re.findall(pattern, x), tokens) for x in found]
-        return [tokens for tokens in found if len(tokens) >= FEWEST_TOKENS]
-
-    def further():
-        return sequences(
-            read(download(*of, folder), "{}-{}.dist-info/METADATA".format(*of))[0]
-            for of in FURTHER
-        )
-
+    found = reactions("".join(text.decode() for text in texts))
+    found = [tokenize(re.findall(pattern, x), tokens) for x in found]
     return Pretrained(
         name=f"rxnmapper {version}",
         config=config,
         tensors=with_token_types(read_state_dict(weights), "albert.embeddings"),
         names=names_of_albert(config.num_layers),
-        sequences=sequences(texts),
-        further=further,
+        sequences=[tokens for tokens in found if len(tokens) >= FEWEST_TOKENS],
         mask_token=tokens["[MASK]"],
         exact_nll=0.247,
     )

@@ -9,10 +9,11 @@ import keras_performer
 from benchmarks.contenders import ours
 from benchmarks.learning.alibi import AlibiExact, AlibiLocal, AlibiPerformer
 from benchmarks.serving.models import ExactWithCache
-from benchmarks.tpu import checks, rows
+from benchmarks.tpu import rows
 from keras_performer import ops
 from tests.contract import relative_error
 from tests.layers.inputs import normal
+from tests.tpu import checks
 
 DISTANCE = np.arange(7)[:, None] - np.arange(7)
 

@@ -4,8 +4,9 @@ import types
 
 import pytest
 
-from benchmarks.tpu import checks, compiler, steps, table
+from benchmarks.tpu import compiler, steps, table
 from benchmarks.tpu.slices import SLICES
+from tests.tpu import checks
 
 # About 100 seconds for each configuration.
 pytestmark = pytest.mark.slow

@@ -6,9 +6,10 @@ import pytest
 import tensorflow as tf
 
 import keras_performer
-from benchmarks.tpu import checks, compiler, rows, steps
+from benchmarks.tpu import compiler, rows, steps
 from benchmarks.tpu.replicas import Replicas
 from benchmarks.tpu.slices import SLICES
+from tests.tpu import checks
 
 
 def text(function=tf.identity, dtype_policy="mixed_bfloat16"):

@@ -3,12 +3,13 @@
 import keras
 import pytest
 
-from benchmarks.tpu import checks, compiler, lengths, steps, table
+from benchmarks.tpu import compiler, lengths, steps, table
 from benchmarks.tpu.replicas import Replicas
 from benchmarks.tpu.slices import SLICES, SLICES_OF_SEQUENCES
 from examples import long_text
 from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention, LocalAttention
+from tests.tpu import checks
 
 # About two minutes each, except programs that the compiler refuses.
 pytestmark = pytest.mark.slow

@@ -5,8 +5,9 @@ import tensorflow as tf
 
 import keras_performer
 from benchmarks.stablehlo import lower
-from benchmarks.tpu import checks, compiler
+from benchmarks.tpu import compiler
 from benchmarks.tpu.slices import SLICES
+from tests.tpu import checks
 
 
 @pytest.mark.parametrize("feature_map", ["softmax", "relu"])

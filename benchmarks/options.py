@@ -1,12 +1,11 @@
 """Measures the cost of options of the layer: training steps with and without each.
 
     python -m benchmarks.options [--lengths 4096 16384] [--pairs 20] [--threads 2]
-        [--only WORDS ...] [--modes graph auto] [--no-memory]
+        [--only WORDS ...]
 
-Steps with and without the option run in pairs, in alternating order; a ratio is the
-median over pairs. Memory is the rise of the peak in three steps, each side in its own
-process. Steps have one example and 512 units: 8 heads of head size 64 with 256
-features, for "taylor" and exact attention 32 heads of head size 16.
+Steps in graph mode with and without the option run in pairs, in alternating order; a
+ratio is the median over pairs. Steps have one example and 512 units: 8 heads of head
+size 64 with 256 features, beside exact attention 32 heads of head size 16.
 """
 
 import statistics
@@ -30,7 +29,6 @@ LAYERS = {
     f"{name}, {form}": ({**with_option, **given}, {**without, **given})
     for name, with_option, without in (
         ("a window of 64", WINDOW, PLAIN),
-        ('"taylor" for "softmax"', {**SMALL, "feature_map": "taylor"}, SMALL),
         ("a window of 512 for 64", {**PLAIN, "exact_window": 512}, WINDOW),
         ("a gate", {**PLAIN, "forget_gate": True}, PLAIN),
         ("a gate and a window", {**WINDOW, "forget_gate": True}, WINDOW),
@@ -61,44 +59,39 @@ LARGE = {
         "bidirectional with a window": dict(exact_window=64),
     }.items()
 }
-MODES = {"graph": False, "auto": "auto"}
 
 
 def main(argv=None):
     more = dict(lengths=(4096, 16384), pairs=20, threads=2, only=[str])
-    more |= dict(modes=(*MODES,), no_memory=False)
-    options = runner.options(__doc__, argv, {"modes": MODES}, **more)
+    options = runner.options(__doc__, argv, **more)
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     cells = []
     for name in (*LAYERS, *LARGE):
         if options.only and not any(word in name for word in options.only):
             continue
         for length in options.lengths:
-            for mode in options.modes:
-                case = name, length, MODES[mode]
-                middle, low, high = ratios(pair(*case), options.pairs)
-                needed = "-" if options.no_memory else memory(*case)
-                row = [name, f"{length:,}", mode, f"{middle:.2f}"]
-                cells.append([*row, f"{low:.2f}-{high:.2f}", needed])
-                print(" | ".join(cells[-1]), flush=True)
-    header = ["option", "tokens", "mode", "time", "middle half", "memory"]
+            middle, low, high = ratios(pair(name, length), options.pairs)
+            row = [name, f"{length:,}", f"{middle:.2f}", f"{low:.2f}-{high:.2f}"]
+            cells.append(row)
+            print(" | ".join(row), flush=True)
+    header = ["option", "tokens", "time", "middle half"]
     print(table(header, cells), runner.describe(options.threads), sep="\n\n")
 
 
-def pair(name, length, jit_compile):
+def pair(name, length):
     """Returns steps with and without an option: functions without arguments."""
     if name in LAYERS:
-        return [layer_step(length, jit_compile, **given) for given in LAYERS[name]]
+        return [layer_step(length, **given) for given in LAYERS[name]]
     given, both = LARGE[name]
-    return [attention_step(stds, length, jit_compile, **given) for stds in both]
+    return [attention_step(stds, length, **given) for stds in both]
 
 
-def layer_step(length, jit_compile, segments=None, exact=False, **arguments):
+def layer_step(length, segments=None, exact=False, **arguments):
     """Makes a training step of a layer; `segments` is the tokens of a segment."""
     if exact:
         layer = ExactAttention(**arguments)
     else:
-        arguments |= dict(jit_compile=jit_compile, seed=0)
+        arguments |= dict(jit_compile=False, seed=0)
         layer = keras_performer.PerformerAttention(**arguments)
     x = keras.random.normal((1, length, 512), seed=0)
     layer.build(x.shape)
@@ -112,7 +105,7 @@ def layer_step(length, jit_compile, segments=None, exact=False, **arguments):
     return step_of(loss, [x], layer.trainable_variables)
 
 
-def attention_step(stds, length, jit_compile, exact_window=None, causal=False):
+def attention_step(stds, length, exact_window=None, causal=False):
     """Makes a step of the op, with standard deviations `stds` of queries and keys."""
     softmax = keras_performer.feature_maps.get("softmax")
     kernel = softmax.kernel(softmax.draw(256, 64, (0, 1)))
@@ -121,15 +114,14 @@ def attention_step(stds, length, jit_compile, exact_window=None, causal=False):
     std = tf.reshape(tf.constant(stds, "float32"), (-1, 1, 1, 1))
     inputs = [std * query, std * key, value]
     visible = ops.Visibility(causal=causal)
-    compiled = dict(jit_compile=bool(jit_compile))
 
     def loss():
         if exact_window:
             output, _ = ops.windowed_attention(
-                *inputs, kernel, exact_window, None, visible, **compiled
+                *inputs, kernel, exact_window, None, visible
             )
         else:
-            output, _ = ops.causal_attention(*inputs, kernel, **compiled)
+            output, _ = ops.causal_attention(*inputs, kernel)
         return tf.reduce_sum(output * value)
 
     return step_of(loss, inputs)
@@ -163,19 +155,6 @@ def ratios(steps, pairs):
         found.append(seconds[0] / seconds[1])
     low, middle, high = statistics.quantiles(found, n=4)
     return middle, low, high
-
-
-def memory(*case):
-    """Returns the ratio of the steps' memory, each measured in its own process."""
-    plain = runner.with_plain_memory
-    peaks = [runner.in_new_process(peak, side, *case, start=plain) for side in range(2)]
-    return f"{peaks[0] / peaks[1]:.2f}"
-
-
-def peak(side, *case):
-    """Returns the bytes by which steps raise the peak of this process."""
-    step = pair(*case)[side]
-    return worker.peak_and_seconds(lambda: [step() for _ in range(3)])[0]
 
 
 if __name__ == "__main__":

@@ -79,10 +79,10 @@ def peak_and_seconds(step, before=None):
     return None if peak is None else peak - before, took
 
 
-def resident(field, process="self"):
-    """Returns bytes of a process in memory: now (VmRSS), or the peak (VmHWM)."""
+def resident(field):
+    """Returns bytes of this process in memory: now (VmRSS), or the peak (VmHWM)."""
     try:
-        with open(f"/proc/{process}/status") as status:
+        with open("/proc/self/status") as status:
             lines = dict(line.split(":", 1) for line in status)
     except FileNotFoundError:  # only Linux has this file
         return None

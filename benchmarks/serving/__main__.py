@@ -76,16 +76,15 @@ def served(exported, bytes_of, length, sizes, options):
         "seconds": SECONDS,
     }
     with contextlib.ExitStack() as stack:
-        services, before = {}, {}
+        services = {}
         for contender, path in exported.items():
             log = path.parent / f"{path.name}.log"
             service = client.Service(path, log, limits)
             stack.callback(service.stop)
             prompt = models.prompt_of(length, sizes["vocabulary_size"])
             # the first session of a service is the slowest
-            client.drive(service.port, [prompt], options.new_tokens, lambda: None)
+            client.drive(service.port, [prompt], options.new_tokens)
             services[contender] = service
-            before[contender] = service.resident()
         for count in sorted(options.sessions):
             prompts = [
                 models.prompt_of(length, sizes["vocabulary_size"], seed)
@@ -94,25 +93,13 @@ def served(exported, bytes_of, length, sizes, options):
             rounds = {contender: [] for contender in services}
             for _ in range(options.rounds):
                 for contender, service in services.items():
-                    given = service, prompts, options.new_tokens, before[contender]
-                    rounds[contender].append(one_round(*given))
+                    times = client.drive(service.port, prompts, options.new_tokens)
+                    rounds[contender].append(summary(times))
                     print(length, count, contender, rounds[contender][-1], flush=True)
             for contender, found in rounds.items():
                 row = {"contender": contender, "prompt_length": length}
                 row |= {"sessions": count, "state_bytes": bytes_of[contender]}
                 yield {**row, "rounds": found}
-
-
-def one_round(service, prompts, new_tokens, resident_before):
-    """Returns a `summary` of sessions, and their CPU time and growth of memory.
-
-    CPU time and memory are `None` if the system does not report them.
-    """
-    before = service.processor_seconds()
-    times, resident = client.drive(service.port, prompts, new_tokens, service.resident)
-    used = None if before is None else service.processor_seconds() - before
-    growth = resident and resident - resident_before
-    return {**summary(times), "processor_seconds": used, "growth_bytes": growth}
 
 
 def called(exported, length, sizes, options):
@@ -169,19 +156,13 @@ def report(results):
 
 
 def served_table(results):
-    """Returns a table by prompt length, number of sessions and model.
-
-    CPU time shows the cost of a token even if other programs ran meanwhile.
-    """
+    """Returns a table by prompt length, number of sessions and model."""
     rows = []
     for row in results["served"]:
         found = {
             name: statistics.median(one[name] for one in row["rounds"])
             for name in row["rounds"][0]
-            if row["rounds"][0][name] is not None
         }
-        growth, used = found.get("growth_bytes"), found.get("processor_seconds")
-        tokens = row["sessions"] * results["new_tokens"]
         latencies = "between_p50", "between_p99", "first_p50", "first_p99"
         rows.append(
             [
@@ -190,15 +171,12 @@ def served_table(results):
                 CONTENDERS[row["contender"]],
                 tables.number(found["tokens_per_second"], 1),
                 *(f"{1e3 * found[name]:,.0f}" for name in latencies),
-                tables.number(used and 1e3 * used / tokens, 1),
                 f"{row['state_bytes'] / 1e3:,.0f}",
-                tables.number(growth and growth / 1e3 / row["sessions"], 0),
             ]
         )
     header = ["prompt", "sessions", "", "tokens/s, prompts included"]
     header += ["ms between tokens, p50", "p99", "ms to the first, p50", "p99"]
-    header += ["ms of processor a token", "kB of a state"]
-    return tables.table([*header, "kB a session that the process grew by"], rows)
+    return tables.table([*header, "kB of a state"], rows)
 
 
 def alone_table(results):

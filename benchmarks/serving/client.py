@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.request
 
-from benchmarks import runner, worker
+from benchmarks import runner
 
 
 class Service:
@@ -51,26 +51,12 @@ class Service:
             last = file.read().strip().splitlines()[-1:]
         raise RuntimeError(f"The service did not start: {' '.join(last)}")
 
-    def resident(self):
-        """Returns bytes of the process in memory."""
-        return worker.resident("VmRSS", self._process.pid)
-
-    def processor_seconds(self):
-        """Returns the CPU seconds so far; `None` if the system does not report them."""
-        try:
-            with open(f"/proc/{self._process.pid}/stat") as file:
-                fields = file.read().rpartition(")")[2].split()
-        except FileNotFoundError:  # only Linux has this file
-            return None
-        user, system = int(fields[11]), int(fields[12])
-        return (user + system) / os.sysconf("SC_CLK_TCK")
-
     def stop(self):
         self._process.kill()
         self._process.wait()
 
 
-async def session(port, tokens, new_tokens, started):
+async def session(port, tokens, new_tokens):
     """Returns times at which a session was sent and each token arrived, in seconds.
 
     Raises `RuntimeError` if the service refuses the session, or ends it early.
@@ -95,8 +81,6 @@ async def session(port, tokens, new_tokens, started):
             others.append(line)
             break
         arrivals.append(time.perf_counter())
-        if len(arrivals) == 1:
-            started()
     writer.close()
     await writer.wait_closed()
     if len(arrivals) != new_tokens:
@@ -108,23 +92,15 @@ async def session(port, tokens, new_tokens, started):
     return sent, arrivals
 
 
-def drive(port, prompts, new_tokens, when_all_started):
+def drive(port, prompts, new_tokens):
     """Runs concurrent sessions, one for each prompt, with the service on a port.
 
-    Returns a list of results of `session`, and the result of `when_all_started`, which
-    is called when all sessions have their first token.
+    Returns a list of results of `session`.
     """
-    answer, waiting = None, len(prompts)
-
-    def started():
-        nonlocal answer, waiting
-        waiting -= 1
-        if waiting == 0:
-            answer = when_all_started()
 
     async def all_at_once():
         return await asyncio.gather(
-            *(session(port, tokens, new_tokens, started) for tokens in prompts)
+            *(session(port, tokens, new_tokens) for tokens in prompts)
         )
 
-    return asyncio.run(all_at_once()), answer
+    return asyncio.run(all_at_once())

@@ -156,13 +156,10 @@ def test_options(capsys, monkeypatch):
     "command, flags, rows",
     [
         (recompute, ["--lengths", "64"], 3),
-        (recompute, ["--depths", "1"], 4),
         (speed, ["--lengths", "1024"], 4),
     ],
 )
 def test_steps_in_their_processes(command, flags, rows, monkeypatch, capsys, eagerly):
-    monkeypatch.setattr(recompute, "LENGTH_OF_BLOCKS", 64)
-
     def here(function, *arguments, start):
         return function(*arguments)
 

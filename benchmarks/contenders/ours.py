@@ -44,16 +44,14 @@ def step(case):
 def decoding(case):
     """Decodes tokens in one compiled loop; each output is the next input.
 
-    The case has contender ("softmax", also with jit_compile=True, or "key-value
-    cache"), position (the number of earlier tokens), batch, and tokens (the number that
-    a run decodes in each sequence).
+    The case has contender ("softmax" or "key-value cache"), position (the number of
+    earlier tokens), batch, and tokens (the number that a run decodes in each sequence).
     """
     xla, position, batch = case["mode"] == "xla", case["position"], case["batch"]
     if case["contender"] == "key-value cache":
         decode_token, state = cached(position, position + case["tokens"], batch, xla)
     else:
-        jit_compile = case["contender"].endswith("jit_compile=True")
-        decode_token, state = recurrent(position, batch, jit_compile)
+        decode_token, state = recurrent(position, batch)
 
     def decode(token, state):
         def step(i, token, state):
@@ -72,14 +70,13 @@ def decoding(case):
     )
 
 
-def recurrent(position, batch, jit_compile):
+def recurrent(position, batch):
     """Makes `PerformerAttention` and its state after `position` tokens."""
     layer = keras_performer.PerformerAttention(
         **SIZES,
         causal=True,
         num_random_features=FEATURES,
         seed=0,
-        jit_compile=jit_compile,
     )
     prefix = tf.random.normal((1, position, contenders.WIDTH))
     _, state = layer(prefix, return_state=True)

@@ -14,10 +14,11 @@ LAYERS = """## A training step of a layer
 whole step, as `fit` does by default on a GPU. "graph": XLA compiles attention alone.
 Medians of five rounds of up to 20 calls; memory is the peak, with weights, input and
 gradients. The first call includes tracing and compiling."""
-OTHERS = """## PyTorch's fused attention
+OTHERS = """## Attention of other libraries
 
 Forward and backward of attention alone, in bfloat16, without the four dense layers
-around it."""
+around it: "exact" is PyTorch's fused attention, the rest are operations of
+flash-linear-attention."""
 
 
 def main(argv=None):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import keras_performer
 from benchmarks.learning.alibi import AlibiExact, AlibiLocal, AlibiPerformer
-from keras_performer import PerformerAttention
+from keras_performer import PerformerAttention, feature_maps
 from keras_performer.layers import EmbeddingLayer, ExactAttention, LocalAttention
 from keras_performer.layers.choice import positions_of
 
@@ -35,6 +35,7 @@ FURTHER = (
     *("window + softmax, gains in turn, gate", "window, gate, conv"),
     *("window + softmax, gate, conv", "window + softmax, gains in turn, gate, conv"),
     *(f"window + softmax, gate, {number} features" for number in (32, 64, 128)),
+    *(f"window + softmax, gate, {number} features, learned" for number in (32, 64)),
 )
 # The last block has exact attention, the other blocks the row's.
 EXACT_LAST = "exact last"
@@ -51,6 +52,8 @@ GAINS_IN_TURN, TURNS = "gains in turn", (-4.0, 2.0)
 GATE, LONG_GATE = "gate", "long gate"
 # "64 features": the number of random features, 256 if it is not named.
 FEATURES = " features"
+# The rows of the projection train with the model.
+LEARNED = "learned"
 
 
 class PairsOfTokens(EmbeddingLayer):
@@ -71,6 +74,17 @@ class PairsOfTokens(EmbeddingLayer):
     def call(self, inputs, state):
         shifted = tf.concat([state, inputs[:, :-1]], 1)
         return self.own(inputs) + self.before(shifted), (), inputs[:, -1:]
+
+
+@keras.saving.register_keras_serializable("benchmarks")
+class LearnedFeatures(feature_maps.SoftmaxFeatures):
+    """Softmax features with a projection of each head, which trains."""
+
+    trainable = True
+
+    def draw_for_heads(self, num_heads, num_features, head_dim, seed):
+        seeds = [seed + [0, 1000 * head] for head in range(num_heads)]
+        return tf.stack([self.draw(num_features, head_dim, seed) for seed in seeds])
 
 
 class ClassOfSequence(keras.layers.Layer):
@@ -169,7 +183,7 @@ def attention_of(row, task, key_dim):
             common["num_random_features"] = int(option.removesuffix(FEATURES))
     return performer(
         **common,
-        feature_map=feature_map,
+        feature_map=LearnedFeatures() if LEARNED in options else feature_map,
         exact_window=task.window if window else None,
         initial_log_gain=gain,
     )

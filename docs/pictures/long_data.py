@@ -13,7 +13,7 @@ from docs.pictures import style
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks/results/long_data"
 ROWS = {  # name there, label, colour
     f"{study.LOCAL}, {study.LONGER}": ("LocalAttention", style.INK),
-    study.PERFORMER: ("PerformerAttention", style.OURS),
+    study.RECOMMENDED: ("PerformerAttention", style.OURS),
     study.EXACT_ROWS[1]: ("ExactAttention", style.EXACT),
 }
 TASKS = {  # folder, task and title

@@ -36,6 +36,6 @@ def draw():
     style.legend(figure, axes[0])
     style.headline(
         figure,
-        "Without window and gate, PerformerAttention\nis fastest from 1,024 tokens on",
+        "Without window and gate, PerformerAttention\nis fastest from 2,048 tokens on",
     )
     return figure

@@ -61,15 +61,16 @@ def timed(make_model, **case):
     return case["task"].name, row_of(case), seconds
 
 
-def of_step(model, task, steps=STEPS):
-    """Returns the CPU seconds of a training step, compiled as in training."""
-    seconds = list(itertools.islice(of_steps(model, task), FIRST_STEPS + steps))
+def of_step(model, task, steps=STEPS, jit_compile=True):
+    """Returns the CPU seconds of a training step, by default compiled as a whole."""
+    each = of_steps(model, task, jit_compile)
+    seconds = list(itertools.islice(each, FIRST_STEPS + steps))
     return statistics.median(seconds[FIRST_STEPS:])
 
 
-def of_steps(model, task):
+def of_steps(model, task, jit_compile=True):
     """Trains a model, and yields the CPU seconds of each step."""
-    step = step_of(model, task.learning_rate, True)
+    step = step_of(model, task.learning_rate, jit_compile)
     random = np.random.default_rng(0)
     for index in itertools.count(1):
         batch = [tf.constant(x) for x in task.draw(random, task.batch_size)]

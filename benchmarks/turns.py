@@ -31,7 +31,7 @@ ENVIRONMENTS = {
 # A program with longer runs takes part in fewer rounds.
 SLOW_SECONDS, SLOW_ROUNDS = 2, 5
 # Entries of a row that are no part of its case.
-MEASURED = {"times", "reason", "trace_seconds", "first_call_seconds", "peak_bytes"}
+MEASURED = {"times", "reason", "first_call_seconds", "peak_bytes"}
 
 
 class Missing(Exception):

@@ -1,7 +1,7 @@
 """One file for each environment: `start(threads)` and `program(case)`.
 
-`program` returns two functions without arguments: one traces the program, and one runs
-it and waits for the result. A case is a dict; its "part" names the program:
+`program` returns a function without arguments, which runs the program and waits for the
+result. A case is a dict; its "part" names the program:
 
 - "layer": a training step of a layer with input and output width 512 in float32.
   contender: a name in `benchmarks.measure`; form: "bidirectional" or "causal"; length:

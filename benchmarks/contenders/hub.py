@@ -32,4 +32,4 @@ def program(case):
         made = model.generate(inputs, stop_token_ids=None)
         assert made["token_ids"].shape == tokens.shape
 
-    return lambda: None, run
+    return run

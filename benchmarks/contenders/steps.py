@@ -15,7 +15,7 @@ def start(threads, *packages):
 
 
 def program(function, x):
-    """Returns functions that trace and that run a training step on an array.
+    """Returns a function that runs a training step on an array.
 
     The step computes the gradients of the input and of all weights.
     """
@@ -37,4 +37,4 @@ def program(function, x):
             if gradient is not None:
                 np.asarray(gradient)  # waits; `.numpy()` would also copy
 
-    return lambda: step.get_concrete_function(x), run
+    return run

@@ -36,7 +36,7 @@ def program(case):
         x.grad = None
         layer(x).square().sum().backward()
 
-    return lambda: None, step
+    return step
 
 
 class Exact(torch.nn.Module):

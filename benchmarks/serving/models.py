@@ -134,7 +134,7 @@ def program(case):
         after["logits"].numpy()
         assert loaded  # keeps the weights alive
 
-    return lambda: None, run
+    return run
 
 
 def prompt_of(length, vocabulary_size, seed=0):

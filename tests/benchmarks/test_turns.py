@@ -19,8 +19,8 @@ def program(case):
     if case["contender"] == "exact":
         raise ValueError("no such layer")
     if case["contender"].endswith("=False"):
-        return lambda: None, lambda: os._exit(3)
-    return lambda: None, lambda: sum(range(100_000))
+        return lambda: os._exit(3)
+    return lambda: sum(range(100_000))
 """
 
 ENDING = "softmax, jit_compile=False"

@@ -7,25 +7,15 @@ import tensorflow as tf
 from keras_performer import ops
 from tests.costs import kept_for_gradients
 from tests.ops.cases import HEAD_DIM, normal, pairs, qkv, softmax_kernel
-from tests.ops.test_windowed import assert_all_close, mask, with_gradients
+from tests.ops.test_windowed import (
+    assert_all_close,
+    mask,
+    matrix,
+    ours,
+    with_gradients,
+)
 
 WINDOW = 3
-
-
-def exponential_logs(x, y, matrix, log_weights):
-    """Computes log phi(x) . phi(y) by definition, for x and y `(B, N, T, H)`."""
-    logs = [
-        tf.einsum("bnth,mh->bntm", z, matrix)
-        - tf.reduce_sum(z * z, -1, keepdims=True) / 2
-        for z in (x, y)
-    ]
-    both = logs[0][:, :, :, tf.newaxis] + logs[1][:, :, tf.newaxis] + log_weights
-    return tf.reduce_logsumexp(both, -1) - np.log(matrix.shape[0])
-
-
-def taylor_logs(x, y):
-    t = tf.matmul(x, y, transpose_b=True)
-    return tf.math.log(1 + t + t**2 / 2)
 
 
 def hyperbolic_kernel(half, log_weights):
@@ -33,64 +23,35 @@ def hyperbolic_kernel(half, log_weights):
     return ops.ExponentialKernel(matrix, True, log_weights, trainable=True)
 
 
-# Parameters of a kernel, a function to the kernel, and a function to log-weights.
+# Parameters of a kernel, and a function to the kernel.
 TRAINED = {
     "hyperbolic": (
         [tf.cast(pairs(8, HEAD_DIM)[:4], "float64"), normal((8,), 4)],
         hyperbolic_kernel,
-        lambda x, y, half, weights: exponential_logs(
-            x, y, tf.concat([half, -half], 0), weights
-        ),
     ),
     "favor+": (
         [normal((7, HEAD_DIM), 5)],
         lambda matrix: ops.ExponentialKernel(matrix, trainable=True),
-        lambda x, y, matrix: exponential_logs(x, y, matrix, 0.0),
     ),
-    "taylor": ([], ops.TaylorKernel, taylor_logs),
+    "taylor": ([], ops.TaylorKernel),
 }
-
-
-def whole_matrix(query, key, value, gain, far_logs, key_mask, causal):
-    """Computes attention from the matrix of all weights, by their definition."""
-    group = query.shape[2] // key.shape[2]
-    key, value = (tf.repeat(x, group, axis=2) for x in (key, value))
-    x, y = (tf.transpose(z, (0, 2, 1, 3)) * HEAD_DIM**-0.25 for z in (query, key))
-    distance = np.arange(x.shape[2])[:, None] - np.arange(y.shape[2])
-    logs = tf.where(
-        np.abs(distance) < WINDOW,
-        tf.matmul(x, y, transpose_b=True),
-        far_logs(x, y) + gain[:, tf.newaxis, tf.newaxis],
-    )
-    seen = distance >= 0 if causal else np.ones_like(distance, bool)
-    seen = seen & np.asarray(key_mask)[:, None, None, :]
-    # finite, so that rows that see nothing have finite gradients
-    logs = tf.where(seen, logs, tf.constant(-1e3, logs.dtype))
-    weights = tf.nn.softmax(logs) * tf.cast(seen, logs.dtype)
-    return tf.einsum("bnts,bsnv->btnv", weights, value)
 
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("name", sorted(TRAINED))
 def test_gradients_of_kernels_are_those_of_the_matrix(name, causal):
-    parameters, make, far_logs = TRAINED[name]
-    key_mask, weights = mask(23), normal((3, 23, 4, 7), 11)
+    parameters, make = TRAINED[name]
+    given, weights = (WINDOW, mask(23), causal), normal((3, 23, 4, 7), 11)
     inputs = [*qkv(3, 23, 23, 2, groups=2), normal((4,), 9), *parameters]
 
-    def ours(query, key, value, gain, *parameters):
-        visible = ops.Visibility.of(key_mask, causal)
-        return ops.windowed_attention(
-            query, key, value, make(*parameters), WINDOW, gain, visible, chunk_size=4
-        )[0]
+    def attend(query, key, value, gain, *parameters):
+        return ours(make(*parameters), *given, 4)(query, key, value, gain)
 
-    def matrix(query, key, value, gain, *parameters):
-        def logs(x, y):
-            return far_logs(x, y, *parameters)
+    def of_matrix(query, key, value, gain, *parameters):
+        return matrix(make(*parameters), *given)(query, key, value, gain)
 
-        return whole_matrix(query, key, value, gain, logs, key_mask, causal)
-
-    found = with_gradients(ours, inputs, weights)
-    assert_all_close(found, with_gradients(matrix, inputs, weights))
+    found = with_gradients(attend, inputs, weights)
+    assert_all_close(found, with_gradients(of_matrix, inputs, weights))
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,8 @@ class Form(typing.NamedTuple):
         if not (self.window and self.kernel):
             return inputs
         # the gain gives far and near keys similar weights for inputs of any size
-        return [*inputs, 2 * (std**2 - 1) + normal((2,), 9, dtype=dtype)]
+        gain = normal((2 * heads,), 9, dtype=dtype)
+        return [*inputs, 2 * (std**2 - 1) + gain]
 
     def ours(self, mask=None, cuts=(), firsts=FIRSTS):
         """Returns the operation, which passes a state from piece to piece at `cuts`."""
@@ -177,10 +178,21 @@ SMALL_CHUNKS = {
     for kernel, causal in [
         ("hyperbolic_log_weights", True),
         ("signed", False),
+        ("unprojected", True),
+        ("elu_plus_one", True),
         *itertools.product(("favor+", "relu", "taylor"), (True, False)),
     ]
 }
-ALL = {**FORMS, **GATED, **SMALL_CHUNKS}
+# Windows of one key, of two blocks and a part of one, and longer than the sequence.
+WINDOWS = {
+    "window of one": Form(True, 1, kernel="favor+", chunk=16),
+    "bidirectional window of one": Form(False, 1, chunk=16),
+    "window of two blocks": Form(False, 70, chunk=4),
+    "packed window of two blocks": Form(True, 70, packed=True, chunk=4),
+    "longer window": Form(True, 200, chunk=16),
+    "chunks of 6": Form(False, 20, chunk=6),
+}
+ALL = {**FORMS, **GATED, **SMALL_CHUNKS, **WINDOWS}
 CAUSAL = [n for n, form in FORMS.items() if form.causal and form.kernel]
 PACKED = ["packed causal", "packed causal, window", "packed bidirectional"]
 # Forms that take seconds, as their tokens are computed one by one.
@@ -201,6 +213,11 @@ CUT = [
     ("taylor, gated packed causal", (64, 65, 101), 1.0),
     ("relu, gated causal", (70, 71, 72, 129), 1.0),
     ("gated packed local", (9, 66, 70, 71, 73, 120), 1.0),
+    *(
+        (name, (9, 66, 70, 71, 73, 120), 1.0)
+        for name, form in SMALL_CHUNKS.items()
+        if form.causal
+    ),
 ]
 
 
@@ -242,7 +259,7 @@ def both(form, inputs, mask=None, cuts=(), firsts=FIRSTS):
     [
         *shared(FORMS, (1.0, 16.0), [8.0]),
         *shared(GATED, [1.0], []),
-        *((name, 1.0) for name in SMALL_CHUNKS),
+        *((name, 1.0) for name in (*SMALL_CHUNKS, *WINDOWS)),
     ],
 )
 def test_inputs_of_every_size(name, std):
@@ -270,8 +287,12 @@ def test_short_sequences(name, length):
 
 @pytest.mark.parametrize("name, cuts, std", CUT)
 def test_a_sequence_cut_into_states(name, cuts, std):
-    form = ALL[name]
-    assert_is_twin(*both(form, form.inputs(std), cuts=cuts), std)
+    """Tests also masked keys, and gradients that reach keys by the state alone."""
+    form, place, mask = ALL[name], np.arange(LENGTH), None
+    if std == 1.0:
+        mask = tf.constant(np.stack([(place > 0) & (place % 5 != 3), place >= 70]))
+    found, twin = both(form, form.inputs(std), mask, cuts)
+    assert_is_twin(found, twin, std, form.tolerance)
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in SLOW])

@@ -1,4 +1,7 @@
-"""Outputs and gradients with an exact window, against the whole matrix of weights."""
+"""Exact windows in graphs and with far keys of tiny features, against the matrix.
+
+`test_trunk.py` tests windows of every size.
+"""
 
 import numpy as np
 import pytest
@@ -7,8 +10,6 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.ops import blocks, reference
 from tests.ops.cases import favor_plus_kernel, normal, qkv, softmax_kernel
-
-KERNELS = {"softmax": softmax_kernel, "favor+": favor_plus_kernel}
 
 
 def with_gradients(function, inputs, weights):
@@ -51,55 +52,6 @@ def matrix(kernel, window, key_mask=None, causal=False):
         return reference.attention(*given, **options)
 
     return attend
-
-
-# Tokens, window and tokens of a chunk. With chunks of 4, blocks have 32 tokens, so a
-# window of 70 spans two blocks and a part of one. `test_trunk.py` has inputs of every
-# size.
-@pytest.mark.parametrize(
-    "length, window, chunk, name, masked, causal",
-    [
-        (1, 1, 16, "softmax", False, True),
-        (67, 1, 16, "favor+", True, True),
-        (67, 1, 16, "softmax", True, False),
-        (67, 20, 6, "softmax", False, False),
-        (67, 200, 16, "softmax", True, True),
-        (151, 70, 16, "favor+", True, False),
-        (151, 33, 4, "softmax", True, True),
-        (151, 70, 4, "softmax", True, False),
-    ],
-)
-def test_outputs_and_gradients_are_those_of_the_matrix(
-    length, window, chunk, name, masked, causal
-):
-    key_mask = mask(length) if masked else None
-    given = KERNELS[name](), window, key_mask, causal
-    inputs = [*qkv(3, length, length, 2, groups=2), normal((4,), 9)]
-    weights = normal((3, length, 4, 7), 11)
-    expected = with_gradients(matrix(*given), inputs, weights)
-    found = with_gradients(ours(*given, chunk), inputs, weights)
-    # without far keys the gain has no gradient
-    found = [tf.zeros_like(inputs[3]) if x is None else x for x in found]
-    assert_all_close(found, expected)
-
-
-@pytest.mark.parametrize(
-    "size, causal", [(1e30, True), (np.inf, True), (-1e35, False), (3e38, False)]
-)
-def test_a_hidden_key_of_any_size_is_not_there(size, causal):
-    query, key, value = qkv(3, 20, 20, 2, dtype="float32")
-    visible = ops.Visibility.of(mask(20), causal)
-    weights = normal(query.shape[:3] + value.shape[3:], 5, dtype="float32")
-
-    def attend(*inputs):
-        return ops.windowed_attention(*inputs, softmax_kernel(), 4, None, visible)[0]
-
-    huge = query, tf.where(mask(20)[..., None, None], key, size), value
-    found, right = (
-        with_gradients(attend, x, weights) for x in (huge, (query, key, value))
-    )
-    for x, y in zip(found, right, strict=True):
-        np.testing.assert_array_equal(x, y)
 
 
 def far_keys_of_tiny_features():
@@ -155,42 +107,6 @@ def test_far_weights_below_float32s_range_of_near_features_count(jit_compile):
     found = with_gradients(attend, inputs, tf.cast(weights, tf.float32))
     for x, y in zip(found, right, strict=True):
         np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-4 * np.abs(y).max())
-
-
-def attended_in_pieces(query, key, value, gain, kernel, window, key_mask, pieces):
-    """Attends bidirectionally, by a pass from the last piece and one from the first."""
-    whole = query, key, value, key_mask
-    parts = list(zip(*(tf.split(x, pieces, 1) for x in whole)))
-    empty = ops.initial_state(3, 2, 22, 7, tf.float64)
-    empty = ops.with_recent_keys(empty, window, 5, tf.float64)
-
-    def turned(tensors):
-        return [tf.reverse(x, [1]) for x in tensors]
-
-    state, later = empty, []
-    for part in parts[::-1]:
-        *given, seen = turned(part)
-        *found, state = ops.attend_to_earlier(
-            *given, kernel, window, gain, seen, state, own_key=False
-        )
-        later.append(turned(found))
-    state, outputs = empty, []
-    for (*given, seen), further in zip(parts, later[::-1]):
-        *found, state = ops.attend_to_earlier(*given, kernel, window, gain, seen, state)
-        outputs.append(ops.join_parts(found, further)[0])
-    return tf.concat(outputs, 1)
-
-
-def test_two_directions_in_pieces_are_both_sides_of_the_whole():
-    window, kernel, weights = 5, softmax_kernel(), normal((3, 13, 4, 7), 11)
-    inputs = [*qkv(3, 13, 13, 2, groups=2), normal((4,), 9)]
-
-    def pieces(*inputs):
-        return attended_in_pieces(*inputs, kernel, window, mask(13), (6, 1, 2, 4))
-
-    found = with_gradients(pieces, inputs, weights)
-    expected = with_gradients(matrix(kernel, window, mask(13)), inputs, weights)
-    assert_all_close(found, expected)
 
 
 def test_states_of_other_operations_raise():

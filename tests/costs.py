@@ -8,31 +8,6 @@ from tensorflow.python.framework import op_callbacks
 NOT_NUMBERS = tf.variant, tf.resource, tf.string
 
 
-def largest_tensor(function, shapes, dtype="float32"):
-    """Returns the number of elements of the largest tensor that a function makes.
-
-    Args:
-        function: function of tensors.
-        shapes: list of static shapes of the tensors.
-    """
-    specs = [tf.TensorSpec(shape, dtype) for shape in shapes]
-    concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
-    return max(_sizes(concrete.graph))
-
-
-def _sizes(graph):
-    """Yields the sizes of all tensors of a graph and of the graphs that it calls."""
-    for op in graph.get_operations():
-        if op.type == "Placeholder":
-            continue  # a tensor of the calling graph
-        for x in op.outputs:
-            if x.dtype not in NOT_NUMBERS:
-                assert x.shape.is_fully_defined(), (op.name, x.shape)
-                yield x.shape.num_elements()
-    for name in graph._functions:
-        yield from _sizes(graph._get_function(name).graph)
-
-
 def kept_for_gradients(function, shapes, dtype="float32"):
     """Returns the shapes of all tensors of the forward pass that gradients read.
 

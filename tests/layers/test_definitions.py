@@ -431,20 +431,6 @@ def test_dense_layers_of_global_tokens_start_as_copies(make):
             assert not np.array_equal(one, other)
 
 
-def test_a_new_longformer_that_sees_all_is_exact_attention():
-    x, length = normal((2, 13, 8), 1), 13
-    call = arguments("longformer", "masked global", length)
-    options = dict(causal=True, rotary=True, qk_norm=True, bias_initializer=BIAS)
-    sees = dict(sliding_window=length, num_global_tokens=3)
-    layer = zoo.LongformerAttention(2, 4, **sees, **options)
-    exact = ExactAttention(2, 4, **options)
-    for each in layer, exact:
-        each.build(x.shape)
-    exact.set_weights(layer.get_weights()[: len(exact.weights)])
-    expected = exact(x, key_mask=call["key_mask"])
-    np.testing.assert_allclose(layer(x, **call), expected, atol=1e-5)
-
-
 def test_global_tokens_that_have_no_room_are_refused():
     layer, x = made("longformer", num_global_tokens=2), normal((2, 5, 5), 1)
     mask = np.array([[1, 0, 0, 0, 0], [0, 1, 1, 1, 0]], bool)

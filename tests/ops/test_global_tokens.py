@@ -24,13 +24,6 @@ def test_a_window_does_not_bind_them():
     np.testing.assert_array_equal(visible.rows([2, 4], 6)[0], expected[[2, 4]])
 
 
-def test_it_is_exact_attention_where_both_kinds_of_heads_are_one():
-    heads = qkv(1, 6, 6, 2, groups=2)
-    got = zoo.global_token_attention(*heads, *heads, 2, 1, VISIBLE)
-    right = ops.exact_attention(*heads, VISIBLE._replace(sliding_window=2))
-    np.testing.assert_allclose(got, right, rtol=1e-12, atol=1e-12)
-
-
 def test_other_attention_and_segments_refuse_them():
     heads, kernel = qkv(1, 6, 6, 1), softmax_kernel()
     packed = VISIBLE._replace(starts=GLOBAL)

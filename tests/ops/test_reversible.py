@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import zoo
-from tests.costs import kept_for_gradients
 from tests.ops.cases import assert_all_close, normal
 
 DIM = 5
@@ -70,18 +69,6 @@ def test_values_and_gradients_are_those_of_autodiff(depth):
     finally:
         tf.config.run_functions_eagerly(False)
     assert_all_close(eager, expected, 1e-11)
-
-
-def test_the_ends_alone_are_kept():
-    def function(depth):
-        params, state = layers(depth), tf.constant([3, 4])
-        start = [change] * depth
-        return lambda *x: zoo.reversible_chain(start, *x, params, state)[1]
-
-    shape = (64, 32, DIM)
-    for depth in (2, 10):
-        kept = kept_for_gradients(function(depth), [shape] * 2, "float64")
-        assert [x for x in kept if x[:2] == shape[:2]] == [shape] * 2
 
 
 def test_nothing_is_computed_again_before_its_gradient_is_there():

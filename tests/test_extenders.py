@@ -12,6 +12,7 @@ from keras_performer import PerformerAttention, feature_maps, layers, ops
 from keras_performer.ops import compile
 from tests.cases import Case
 from tests.contract import check_layer, relative_error
+from tests.layers import twins
 
 # -- An attention in one file.
 
@@ -133,20 +134,10 @@ def test_what_a_stranger_wrote_keeps_the_contract(name):
 # -- The same numbers in NumPy.
 
 
-def heads(sublayer, x):
-    kernel, bias = (np.asarray(w, "float64") for w in sublayer.get_weights())
-    return np.einsum("btd,dnh->btnh", x, kernel) + bias
-
-
-def output(layer, attended):
-    kernel, bias = (np.asarray(w, "float64") for w in layer.output_dense.get_weights())
-    return np.einsum("btnv,nvd->btd", attended, kernel) + bias
-
-
 def fading_mean(layer, x, mask):
     """Computes `FadingMean` token by token."""
-    value = heads(layer.value_dense, x)
-    fade = np.exp(-np.asarray(layer.rate, "float64"))[None, :, None]
+    given = twins.weights_of(layer)
+    value, fade = twins.heads(given, "value", x), np.exp(-given["rate"])[:, None]
     sums, weight = np.zeros_like(value[:, 0]), np.zeros_like(value[:, 0, :, :1])
     attended = []
     for t in range(x.shape[1]):
@@ -154,49 +145,33 @@ def fading_mean(layer, x, mask):
         sums = sums * fade + value[:, t] * seen
         weight = weight * fade + seen
         attended.append(np.divide(sums, weight, where=weight > 0, out=0 * sums))
-    return output(layer, np.repeat(np.stack(attended, 1), 2, axis=2))
+    return twins.written(given, np.repeat(np.stack(attended, 1), 2, axis=2))
 
 
-def performer(features):
-    """Returns attention by the full matrix of `features(layer, x, is_key, head)`."""
-
-    def attend(layer, x, mask):
-        query = heads(layer.query_dense, x) / 3**0.25
-        key = heads(layer.key_dense, x) / 3**0.25
-        value = heads(layer.value_dense, x)
-        attended = np.zeros((*query.shape[:3], 3))
-        for n in range(4):
-            phi_q = features(layer, query[:, :, n], False, n // 2)
-            phi_k = features(layer, key[:, :, n // 2], True, n // 2)
-            weights = np.einsum("btm,bsm->bts", phi_q, phi_k) * mask[:, None]
-            if layer.causal:
-                weights = np.tril(weights)
-            total = weights.sum(-1, keepdims=True)
-            weights = np.divide(weights, total, where=total > 0, out=0 * weights)
-            attended[:, :, n] = np.einsum("bts,bsv->btv", weights, value[:, :, n // 2])
-        return output(layer, attended)
-
-    return attend
+def wide_softmax(layer, x, mask):
+    return twins.attention(layer)(twins.weights_of(layer), x, key_mask=mask)
 
 
-def wide_softmax(layer, x, is_key, head):
-    rows, log_weights = (
-        np.asarray(layer.projection_matrix[name], "float64")
-        for name in ("rows", "log_weights")
-    )
-    norms = (x**2).sum(-1, keepdims=True) / 2
-    return np.exp(x @ rows.T - norms + is_key * log_weights)
-
-
-def trained_squares(layer, x, is_key, head):
-    return (x @ np.asarray(layer.projection_matrix, "float64")[head].T) ** 2
+def trained_squares(layer, x, mask):
+    """Computes causal attention by the whole matrix of each head."""
+    given = twins.weights_of(layer)
+    query, key, value = (twins.heads(given, n, x) for n in ("query", "key", "value"))
+    attended = np.zeros((*query.shape[:3], 3))
+    for n in range(4):
+        rows = np.asarray(layer.projection_matrix, "float64")[n // 2] / 3**0.25
+        phi_q, phi_k = (query[:, :, n] @ rows.T) ** 2, (key[:, :, n // 2] @ rows.T) ** 2
+        weights = np.tril(np.einsum("btm,bsm->bts", phi_q, phi_k) * mask[:, None])
+        total = weights.sum(-1, keepdims=True)
+        weights = np.divide(weights, total, where=total > 0, out=0 * weights)
+        attended[:, :, n] = np.einsum("bts,bsv->btv", weights, value[:, :, n // 2])
+    return twins.written(given, attended)
 
 
 EXPECTED = {
     "attention": fading_mean,
-    "feature_map": performer(wide_softmax),
-    "causal_feature_map": performer(wide_softmax),
-    "trained_feature_map": performer(trained_squares),
+    "feature_map": wide_softmax,
+    "causal_feature_map": wide_softmax,
+    "trained_feature_map": trained_squares,
 }
 
 
@@ -224,26 +199,6 @@ def test_features_that_train_are_not_drawn_anew():
     layer(np.zeros((1, 3, 7), "float32"))
     with pytest.raises(ValueError, match="do not train.*TrainedSquares"):
         layer.redraw_features()
-
-
-def test_what_a_mechanism_cannot_do_is_said():
-    class Sees(layers.AttentionLayer):
-        supports_causal = False
-
-        def attend(self, query, key, value, visible, state=None, training=None):
-            return value, None
-
-    layer, x = Sees(2, 3), tf.ones((1, 3, 7))
-    for message, call in (
-        ("cannot hide later tokens", lambda: Sees(2, 3, causal=True)),
-        ("cannot hide later tokens", lambda: layer(x, use_causal_mask=True)),
-        ("has no state", lambda: layer(x, return_state=True)),
-    ):
-        with pytest.raises(ValueError, match=f"Sees {message}"):
-            call()
-    # each token attends to itself alone
-    _, scores = layer(x, return_attention_scores=True)
-    np.testing.assert_array_equal(scores, np.broadcast_to(np.eye(3), (1, 2, 3, 3)))
 
 
 @keras.saving.register_keras_serializable("tests")

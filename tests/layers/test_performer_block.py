@@ -125,31 +125,11 @@ def test_attention_that_is_built_keeps_its_weights():
     np.testing.assert_array_equal(block.attention.query_dense.kernel, kernel)
 
 
-def test_what_a_block_cannot_do_raises():
-    without, causal = PerformerBlock(None, 4), performer(causal=True)
-    exact = PerformerBlock(ExactAttention(2, 3, causal=True), 4)
-    both_sides = [
-        PerformerBlock(attention, 4, conv_kernel_size=2, conv_padding="same")
-        for attention in (None, performer())
-    ]
-    wide = r"inputs must have shape \(batch, length, features\).*5, 6"
-    one_side = "Only a causal convolution has a state"
-    no_state = "ExactAttention has no state"
-    packed = block_with(causal, "float32", conv_kernel_size=3)
-    other = block_with(performer(causal=True), "float32")
-    states = packed.get_initial_state(2), other.get_initial_state(2)
-    for message, call in (
-        (wide, lambda: without(tf.ones((3, 4, 5, 6)))),
-        (no_state, lambda: exact.get_initial_state(1)),
-        (no_state, lambda: exact(X, return_state=True)),
-        (one_side, lambda: both_sides[0](X, return_state=True)),
-        (one_side, lambda: both_sides[1](X, return_state=True)),
-        ('"convolution" and "attention"', lambda: packed(X, state=states[1])),
-        ("packed=True", lambda: packed(X, segment_ids=IDS, state=states[0])),
-        ("segment_ids must be ints", lambda: packed(X, segment_ids=IDS / 2)),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
+def test_a_bidirectional_convolution_has_no_state():
+    for attention in None, performer():
+        block = PerformerBlock(attention, 4, conv_kernel_size=2, conv_padding="same")
+        with pytest.raises(ValueError, match="Only a causal convolution has a state"):
+            block(X, return_state=True)
 
 
 # -- Mixers alone.
@@ -161,24 +141,16 @@ def test_what_a_mixer_cannot_do_raises():
     for each in (layer, PerformerBlock(gating(causal=True), 4)):
         for name in ("segment_ids", "positions"):
             given = {name: np.zeros((2, 13), "int32")}
-            for inputs in (x, keras.Input((13, 5))):
-                with pytest.raises(ValueError, match=place + name):
-                    each(inputs, **given)
+            with pytest.raises(ValueError, match=place + name):
+                each(x, **given)
         for call in (dict(return_state=True), dict(state={})):
             with pytest.raises(ValueError, match="SpatialGatingUnit has no state"):
                 each(x, **call)
-        with pytest.raises(ValueError, match="SpatialGatingUnit has no state"):
-            each.get_initial_state(2)
-    for inputs, message in (
-        ((tf.ones((2, 3)),), "x must have shape .batch, length, features"),
-        ((tf.ones((2, 3, 4, 5)),), "x must have shape .batch, length, features"),
-        (([x, x],), r"one tensor.*: layer\(x\).*Received: x of type list"),
-        ((x, np.ones((2, 6), bool)), "mask must have shape"),
-        # called with two tensors, like attention
-        ((x, 0.5 * x), "one tensor.*a second tensor of shape .2, 13,"),
+    # called with two tensors, like attention
+    with pytest.raises(
+        ValueError, match="one tensor.*a second tensor of shape .2, 13,"
     ):
-        with pytest.raises(ValueError, match=message):
-            layer(*inputs)
+        layer(x, 0.5 * x)
     with pytest.raises(NotImplementedError, match="MixingLayer must define `mix`"):
         MixingLayer()(x)
     with pytest.raises(ValueError, match="FourierMixing cannot hide later tokens"):

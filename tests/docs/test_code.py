@@ -37,18 +37,3 @@ def test_page(page, tmp_path, monkeypatch):
     finally:
         keras.saving.get_custom_objects().clear()
         keras.saving.get_custom_objects().update(registered)
-
-
-@pytest.mark.parametrize(
-    "code", ["x = 1 / 0", "print(1 + 1)  # 3", "print(2)  # 2\nprint(1)  # 2"]
-)
-def test_a_block_that_is_wrong_is_noticed(code):
-    with pytest.raises((ZeroDivisionError, AssertionError)):
-        run(f"text\n\n```python\n{code}\n```\n", "page.md")
-
-
-def test_blocks_of_a_page_share_names_and_errors_name_the_line():
-    text = "# Page\n\n```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n"
-    with pytest.raises(AssertionError) as error:
-        run(text, "page.md")
-    assert error.traceback[-1].lineno == 7

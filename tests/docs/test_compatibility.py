@@ -1,7 +1,5 @@
 """The tables of *Compatibility* match the signatures of Keras and of our layers."""
 
-import re
-
 import pytest
 
 import keras_performer
@@ -20,16 +18,6 @@ def test_the_record_is_of_the_keras_that_runs():
 
 def test_the_tables_are_written_from_the_signatures():
     assert signatures.page(PAGE, signatures.recorded()) == PAGE
-
-
-def test_a_missing_argument_is_noticed():
-    record = signatures.recorded()
-    changed = {**record, "3.99": {**list(record.values())[-1]}}
-    name = "MultiHeadAttention.__init__"
-    changed["3.99"][name] = [*changed["3.99"][name], ["new", "None"]]
-    table = signatures.table(name, changed)
-    assert "| `new` | `None` | 3.99 |  | missing |" in table
-    assert re.search(r"\| `num_heads` \| required \|  \| 1 \| the same \|", table)
 
 
 @pytest.mark.parametrize("name", signatures.RECORDED)

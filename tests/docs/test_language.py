@@ -80,37 +80,3 @@ def test_numbers_stand_in_tables(page):
 def test_all_guides_together_are_short():
     words = {page.stem: count_words(page.read_text()) for page in GUIDES}
     assert sum(words.values()) <= ALL_WORDS, words
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Attention to both\nsides is slower.",
-        "The window alone learns it.",
-        "Compare it with the exact layer and with none.",
-        "| none | 2.867 |",
-        "The cost is that of exact attention.",
-        "What is saved loads.",
-        "It reaches 2.373 bits for 2.394.",
-        "64 instead of 1,024",
-        "It is the window that helps.",
-    ],
-)
-def test_a_banned_phrase_is_noticed(text):
-    assert banned(text)
-    assert not banned(f"```python\n{text}\n```\n")
-
-
-def test_what_may_be_written():
-    good = "The layer is bidirectional. Use `that of` never. None of it costs memory."
-    numbers = "2.373 bits, down from 2.394, in 48 ms for 16 tokens."
-    assert banned(f"{good} {numbers}\n\n| masks | none |") == []
-
-
-def test_numbers_and_words_are_counted():
-    text = (
-        "# 1\n\n1. 3 items in a list\n\nFrom 1,024 on, 2.5 ms, Keras 3.10, float32, "
-        "`x=4`, [5](#5).\n\n| 6 |\n\n```python\n7\n```\n"
-    )
-    assert numbers(text) == ["1,024", "2.5", "5"]
-    assert count_words("# Two words\n\n| a | b |\n\n```python\nx = 1\n```\n") == 5

@@ -86,12 +86,3 @@ def test_every_recipe_is_run_and_is_short():
         for name in names
     }
     assert {name: n for name, n in lines.items() if not 20 <= n <= 40} == {}
-
-
-def test_sizes_take_the_place_of_constants():
-    code = "LENGTH = 8192\nprint(LENGTH + 1)  # 3\n"
-    assert run(code, {"LENGTH": 2}, "page.md")["LENGTH"] == 2
-    with pytest.raises(AssertionError, match="5"):
-        run(code, {"LENGTH": 4}, "page.md")
-    with pytest.raises(ValueError, match=r"page.md assigns no WIDTH"):
-        run(code, {"WIDTH": 2}, "page.md")

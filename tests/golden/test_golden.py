@@ -44,13 +44,6 @@ def test_saved_models_and_weights_compute_the_same(name):
         assert_same(saved_models.outputs(name, loaded), SAVED[name], bound=1e-6)
 
 
-def test_a_number_that_changes_is_noticed():
-    array = seeded.compute("dropout")["output"].copy()
-    array[0, 7, 1] *= 1.01
-    with pytest.raises(AssertionError):
-        assert_same({"output": array}, SEEDED["dropout"], bound=1e-5)
-
-
 def test_definitions_of_all_layers_are_recorded_ones():
     recorded = json.loads(definitions.FILE.read_text())
     found = definitions.all_definitions()

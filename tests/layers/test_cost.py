@@ -77,20 +77,3 @@ def step(layer, length):
         tape.watch(x)
         loss = tf.reduce_sum(tf.square(layer(x)))
     tape.gradient(loss, [x, *(weight.value for weight in layer.trainable_weights)])
-
-
-def test_work_by_hand():
-    a, b = tf.zeros((4, 2, 3)), tf.zeros((4, 5, 3))
-    assert Work(tf.matmul, a, tf.transpose(b, (0, 2, 1))).numbers == 2 * 4 * 2 * 3 * 5
-    assert Work(lambda: tf.matmul(a, b, transpose_b=True)).numbers == 240
-    assert Work(tf.einsum, "bij,bkj->bik", a, b).numbers == 240
-    assert Work(lambda: tf.matmul(a[0], b[0, :2], transpose_a=True)).numbers == (
-        6 + 6 + 2 * 3 * 3 * 2
-    )
-
-    def rounds():
-        return tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, x + b), (0, b))
-
-    # three rounds of a sum of 60 numbers, a counter, and the condition of the loop
-    assert 180 <= Work(rounds).numbers <= 180 + 12
-    assert Work(rounds).largest == 60

@@ -7,7 +7,6 @@ import pathlib
 import re
 import runpy
 
-import pytest
 import yaml
 from packaging.requirements import Requirement
 
@@ -16,40 +15,10 @@ import keras_performer
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def required_names(extra=""):
-    """Returns the packages that pip installs for an extra, or without extras."""
-    requirements = importlib.metadata.requires("keras_performer")
-    with_extra, without_extra = (
-        {
-            requirement.name
-            for requirement in map(Requirement, requirements)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": e})
-        }
-        for e in (extra, "")
-    )
-    return with_extra - without_extra if extra else without_extra
-
-
 def test_base_requirements_leave_the_choice_of_tensorflow_open():
-    assert required_names() == {"keras", "numpy"}
-
-
-@pytest.mark.parametrize(
-    ("extra", "names"),
-    [
-        ("tensorflow", {"tensorflow"}),
-        ("cpu", {"tensorflow-cpu"}),
-        ("examples", {"tensorflow-probability", "tf-keras", "scikit-learn"}),
-        ("test", {"keras_performer", "pytest", "scipy", "ruff"}),
-        ("types", {"mypy"}),
-        ("dist", {"build", "twine"}),
-    ],
-)
-def test_extra_brings(extra, names):
-    required = required_names(extra)
-    assert names <= required
-    if extra not in ("tensorflow", "cpu"):
-        assert not {"tensorflow", "tensorflow-cpu"} & required
+    requirements = map(Requirement, importlib.metadata.requires("keras_performer"))
+    without_extras = {one.name for one in requirements if one.marker is None}
+    assert without_extras == {"keras", "numpy"}
 
 
 def test_ranges_of_versions():

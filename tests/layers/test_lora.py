@@ -66,18 +66,6 @@ def test_weights_of_another_lora_are_refused(prepare, received):
         other.load_weights("lora.weights.h5")
 
 
-def test_keras_own_layer_refuses_weights_with_lora():
-    model = model_of("LogitsDense")
-    model.layers[-1].enable_lora(2, lora_alpha=3)
-    layer = keras.layers.Dense(6, name=model.layers[-1].name)
-    layer.build((None, 5, 8))
-    layer.enable_lora(2)
-    entries = {}
-    model.layers[-1].save_own_variables(entries)
-    with pytest.raises(KeyError):
-        layer.load_own_variables(entries)
-
-
 # -- The gradient of token embeddings is a tensor, not `IndexedSlices`.
 
 

@@ -8,7 +8,7 @@ from keras_performer import ops
 from keras_performer.ops import decays
 from keras_performer.ops.linear_attention import linear_attention
 
-from .cases import float64, normal, qkv, softmax_kernel, value_and_gradients
+from .cases import float64, normal, qkv, softmax_kernel
 from .test_trunk import (
     FORMS,
     GATED,
@@ -121,28 +121,6 @@ def test_gates_of_65536_tokens_add_up_nowhere():
     found = tf.function(CAUSAL.ours())(query, key, value, decay)[:, -64:]
     ends = (x[:, -last:] for x in float64(query, key, value, decay))
     np.testing.assert_allclose(found, CAUSAL.twin()(*ends)[:, -64:], atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name, jit_compile",
-    [
-        ("gated causal, window", True),
-        ("gated bidirectional", False),
-        ("gated local", False),
-    ],
-)
-def test_graphs_of_unknown_sizes_and_xla(name, jit_compile):
-    form = GATED[name]
-    inputs = form.inputs()
-    specs = [
-        tf.TensorSpec([None, None, *x.shape[2:]] if len(x.shape) > 1 else (2,), x.dtype)
-        for x in inputs
-    ]
-    options = {"jit_compile": True} if jit_compile else {"input_signature": specs}
-    graph = tf.function(form.ours(), autograph=False, **options)
-    for x, y in zip(*(value_and_gradients(f, inputs) for f in (graph, form.ours()))):
-        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("hides", [-np.inf, -60000.0])

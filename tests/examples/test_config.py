@@ -62,11 +62,8 @@ def test_what_is_printed_is_of_the_preset(flag, tmp_path, capsys):
         ("--learnin_rate 1", "learnin_rate"),
         ("--warmup 3", "unrecognized arguments: --warmup"),  # no abbreviations
         ("--preset huge", "huge"),
-        ("--num_layers two", "num_layers"),
         ("--num_layers 0", "num_layers must be at least 1. Received: num_layers=0"),
         ("--config nowhere.yaml", "nowhere.yaml"),
-        ("--config", "expected one argument"),
-        ("stray", "unrecognized arguments: stray"),
     ],
 )
 def test_mistakes_end_with_a_message(flags, message, capsys):
@@ -84,16 +81,11 @@ def test_mistakes_end_with_a_message(flags, message, capsys):
         ({"position_embedding": "learned"}, "training_rows must be 64 with learned"),
         ({"hidden_dim": 30, "num_heads": 4}, "hidden_dim must be a multiple of num_"),
         ({"learning_rate": 0.0}, "learning_rate must be a positive number"),
-        ({"learning_rate": float("nan")}, "learning_rate must be a positive number"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
         ({"top_p": 0.0}, r"top_p must be in \(0, 1\]"),
-        ({"num_last": 2}, "num_last must be at least 3"),
-        ({"temperature": -1.0}, "temperature must be at least 0"),
-        ({"seed": -1}, "seed must be at least 0. Received: seed=-1"),
         ({"seed": 2**31}, r"seed must be below 2\*\*31. Received: seed=2147483648"),
         ({"dtype_policy": "float16"}, "dtype_policy must be one of float32, mixed_b"),
         ({"steps_per_epoch": 3, "steps_per_execution": 2}, "execution=2. Received: s"),
-        ({"every_n_steps": 0}, "every_n_steps must be at least 1"),
         ({"preset": "huge"}, "preset must be one of demo, pictures, paper"),
     ],
 )

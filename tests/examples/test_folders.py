@@ -1,17 +1,12 @@
 """Files that a run checks, deletes and writes before its first step; its report."""
 
 import dataclasses
-import io
-import math
 import pathlib
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from examples.imagenet64 import data, folders, report
 from examples.imagenet64.config import Config
-from tests.examples import archives
 
 
 def run_with_a_checkpoint(**settings):
@@ -30,14 +25,6 @@ def test_a_new_run_deletes_the_checkpoint_in_its_output_folder():
     folders.refuse_to_delete(Config(output_dir="out"))
     folders.prepare(Config(output_dir="out"))
     assert kept.exists() and not old.exists()
-
-
-@pytest.mark.parametrize("name", ["file", "file/inside"])
-def test_an_output_folder_that_is_a_file(tmp_path, name):
-    (tmp_path / "file").write_text("text")
-    with pytest.raises(ValueError, match=f"must be a folder.*output_dir={name}$"):
-        folders.prepare(Config(output_dir=name))
-    assert (tmp_path / "file").read_text() == "text"
 
 
 def test_what_is_of_no_run_is_not_deleted(tmp_path):
@@ -64,15 +51,12 @@ def test_a_run_without_a_checkpoint_may_begin_again():
     [
         ({}, None),
         ({"num_steps": 7, "dropout": 0.1, "dtype_policy": "mixed_bfloat16"}, None),
-        ({"hidden_dim": 32, "resume": False}, None),  # deletes it and starts again
         ({"hidden_dim": 32, "checkpoint_dir": "elsewhere"}, None),
         ({"hidden_dim": 32}, "resume, hidden_dim=16: .* Received: hidden_dim=32$"),
         (
             {"hidden_dim": 32, "likelihood": "categorical"},
             "=16, likelihood=mixture: .*",
         ),
-        ({"start_of_row": "above"}, "Received: start_of_row=above"),
-        ({"num_last": 6}, "Received: num_last=6"),
         # the settings stay with the checkpoint
         ({"output_dir": "new", "exact_window": 8}, "Received: exact_window=8"),
     ],
@@ -89,32 +73,6 @@ def test_a_checkpoint_of_another_model_is_not_resumed(tmp_path, changes, message
 
 
 # -- The report
-
-
-def test_histogram_by_hand():
-    # Three training pixels; red is 0, 0, 1: with add-one smoothing the probability of
-    # 0 is 3/259, of 1 it is 2/259 and of every other value 1/259.
-    train = np.array([[0, 5, 9], [0, 5, 9], [1, 5, 9]], np.uint8)
-    held_out = np.array([[[[0, 5, 9], [1, 6, 8]]]], np.uint8)
-    counts = [3, 2, 4, 1, 4, 1]
-    expected = np.mean([math.log2(259 / count) for count in counts])
-    assert report.histogram_bits(train, held_out) == pytest.approx(expected)
-
-
-def test_png_is_the_size_of_the_files():
-    images = archives.make_images(3)
-    total = 0
-    for image in images:
-        file = io.BytesIO()
-        Image.fromarray(image).save(file, "png", optimize=True)
-        total += len(file.getvalue())
-    assert report.png_bits(images) == pytest.approx(8 * total / (3 * 12288))
-    noise = np.random.default_rng(0).integers(0, 256, images.shape, dtype=np.uint8)
-    assert 8.0 < report.png_bits(noise) < 8.2
-    # images with more noise have larger files, and are shown first
-    images = np.zeros((5, 64, 64, 3), np.uint8)
-    images[3], images[1, :32] = noise[0], noise[0, :32]
-    np.testing.assert_array_equal(report.most_detailed(images, 2), images[[3, 1]])
 
 
 def test_the_table_of_baselines_on_the_photographs():

@@ -163,8 +163,8 @@ def server(host):
     return int((host / "server.pid").read_text())
 
 
-def launch(*arguments, code=0):
-    """Returns the error of the launcher, and the arguments of each `gcloud` call."""
+def launch(*arguments):
+    """Returns the arguments of each `gcloud` call of the launcher."""
     environment = {**os.environ, "PATH": f"{os.getcwd()}/bin:{os.environ['PATH']}"}
     done = subprocess.run(
         [CONFIGS / "launch.sh", *arguments],
@@ -173,24 +173,15 @@ def launch(*arguments, code=0):
         text=True,
         timeout=60,
     )
-    assert done.returncode == code, done.stderr
-    notes = pathlib.Path("calls.txt")
-    calls = notes.read_text().split("---\n") if notes.exists() else []
-    return done.stderr, [call.splitlines() for call in calls if call]
-
-
-def test_run_gives_every_host_the_same_command(host):
-    command = ["python", "-m", "a.module", "a b", "it's", "$HOME", ""]
-    _, (call,) = launch("a-slice", "us-central2-b", "run", *command)
-    assert call[:4] == [*TPU_VM, "ssh"] and "a-slice" in call
-    assert "--zone=us-central2-b" in call and "--worker=all" in call
-    assert (host / "program.txt").read_text().splitlines() == ["", *command[1:]]
+    assert done.returncode == 0, done.stderr
+    calls = pathlib.Path("calls.txt").read_text().split("---\n")
+    return [call.splitlines() for call in calls if call]
 
 
 def test_train_starts_servers_everywhere_and_the_program_on_the_first_host(host):
     flags = ["--config", "tpu_configs/v4-32.yaml", "--output_dir", "runs/a run"]
     flags = ["examples.imagenet64.train", *flags]
-    _, calls = launch("a-slice", "us-central2-b", "train", *flags)
+    calls = launch("a-slice", "us-central2-b", "train", *flags)
     describe, servers, program = calls
     assert describe[:5] == [*TPU_VM, "describe", "a-slice"]
     assert "--worker=all" in servers and "--worker=0" in program
@@ -205,14 +196,6 @@ def test_train_starts_servers_everywhere_and_the_program_on_the_first_host(host)
     with pytest.raises(ProcessLookupError):
         os.kill(old, 0)
     os.kill(server(host), 0)
-
-
-@pytest.mark.parametrize(
-    "arguments", [(), ("a-slice", "zone", "run"), ("a-slice", "zone", "walk", "x")]
-)
-def test_a_mistake_shows_the_usage(host, arguments):
-    error, calls = launch(*arguments, code=2)
-    assert error.startswith("Usage:") and not calls
 
 
 # -- Two servers as the launcher starts them, on one machine and without a TPU.

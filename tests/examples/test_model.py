@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 from scipy import special, stats
 
-from examples.imagenet64 import likelihoods
 from examples.imagenet64 import model as image_model
 from examples.imagenet64.config import Config
 from examples.imagenet64.likelihoods import BitsPerDimension, LogisticMixture
@@ -123,16 +122,6 @@ def test_prefill_and_steps_give_the_outputs_of_the_whole(changes):
         part, state = model(inputs[:, first:last], state=state, return_state=True)
         parts.append(part.numpy())
     np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=1e-4, atol=2e-4)
-
-
-def test_the_papers_preset_is_the_papers_model():
-    model = image_model.make(Config.from_preset("paper"))
-    # 6 blocks of 4 * 512^2 + 2 * 512 * 2048 weights, their biases and norms, the tables
-    block = 4 * 512 * 512 + 4 * 512 + 2 * 512 * 2048 + 2048 + 512 + 4 * 512
-    tables = (64 + 64 + 3 + likelihoods.NUM_VALUES) * 512
-    head = 2 * 512 + 512 * 256 + 256
-    trainable = sum(int(np.prod(w.shape)) for w in model.trainable_weights)
-    assert trainable == 6 * block + tables + head
 
 
 # -- The likelihood

@@ -1,7 +1,6 @@
 """Sources of images: contents of folders, damaged files, and held-out images."""
 
 import dataclasses
-import itertools
 import json
 
 import numpy as np
@@ -94,27 +93,20 @@ ZEROS = np.zeros((2, 12288), np.uint8)
     [
         ("nothing", lambda folder: folder.rmdir(), "no folder"),
         ("nothing", lambda folder: None, "it holds nothing"),
-        ("nothing", lambda folder: (folder / "a.txt").touch(), "it holds a.txt"),
         ("nothing", lambda folder: (folder / "a.zip").touch(), "unpack its .zip files"),
         ("npz", remove("val_data.npz"), "val_data.npz not found"),
         ("one", remove(FIRST), "train_data_batch_1.npz to _10.npz not found"),
-        ("npz", save(SECOND, ZEROS[:, :9]), f"{SECOND} cannot be used: 'data' must be"),
         ("npz", save(SECOND, ZEROS[:, :9]), "uint8 [n, 12288] but is uint8 [2, 9]"),
-        ("npz", save(SECOND, np.float32(ZEROS)), "but is float32 [2, 12288]"),
-        ("npz", save(SECOND, ZEROS[:0]), "but is uint8 [0, 12288]"),
-        ("npz", save(FIRST, ZEROS, "images"), "array 'data'"),
         ("npz", truncate(FIRST, 0.5), "array 'data'"),
         ("tar", remove("valid_64x64.tar"), "both needed"),
         ("tar", truncate("train_64x64.tar", 0), "cannot be read as a tar file"),
         ("no png", lambda folder: None, "no PNG file"),
         ("png", truncate("train_64x64/0000000.png", 0.5), "be read as a PNG"),
         ("png", picture("RGB", 32), "64x64 RGB picture but is RGB [32, 32, 3]"),
-        ("png", picture("RGBA", 64), "but is RGBA [64, 64, 4]"),
         ("shards", remove(SHARD), f"{SHARD} cannot be used: this shard is missing"),
         ("shards", truncate(SHARD, 0.99999), "must have 49216 bytes but has 49215"),
         ("shards", say(train={}), "a split has no images"),
         ("shards", say(validation=None), "not written by"),
-        ("shards", say(train={SHARD: "four"}), "not written by"),
         ("shards", say(image_shape=[32, 32, 3]), "must be (64, 64, 3), these are (32"),
     ],
 )
@@ -187,20 +179,6 @@ def test_training_crops_never_reach_the_held_out_region(monkeypatch):
     assert len(loaded.training_pixels) == 2 * 427 * 512
 
 
-def test_blocks_are_read_one_at_a_time_and_only_when_needed():
-    reads = []
-
-    def read(block):
-        reads.append(block)
-        return np.full((4, 64, 64, 3), block, np.uint8)
-
-    split = sources.Split([4, 4, 4], read)
-    images = list(itertools.islice(split.shuffled(seed=0, start=9), 5))
-    # three images are left of the first epoch's last block; two are of the second epoch
-    assert [int(image.max()) for image in images] == [reads[0]] * 3 + [reads[1]] * 2
-    assert len(reads) == 2
-
-
 def test_held_out_images_are_spread_over_all_blocks():
     split = sources.Split(
         [3, 4, 3], lambda block: np.split(np.arange(10), [3, 7])[block]
@@ -217,12 +195,3 @@ def test_replicas_share_batches_that_are_full():
     # each worker takes a part of each batch, not whole batches or all of them
     sharding = loaded.held_out_batches.options().experimental_distribute
     assert sharding.auto_shard_policy == tf.data.experimental.AutoShardPolicy.DATA
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    for dataset in (loaded.train, loaded.held_out_batches):
-        assert dataset.element_spec.shape == (10, 64, 64, 3)
-        assert dataset.element_spec.dtype == "uint8"
-        expected = next(dataset.as_numpy_iterator())
-        shared = next(iter(strategy.experimental_distribute_dataset(dataset)))
-        parts = strategy.experimental_local_results(shared)
-        assert [part.shape[0] for part in parts] == [5, 5]
-        np.testing.assert_array_equal(np.concatenate(parts), expected)

@@ -1,4 +1,4 @@
-"""Devices of a run, and its optimizer and dropout on one or several devices."""
+"""Devices of a run, and its optimizer on one or several devices."""
 
 import dataclasses
 import types
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from examples.imagenet64 import callbacks, optimizer, strategies
+from examples.imagenet64 import optimizer, strategies
 from examples.imagenet64.config import Config
 
 
@@ -69,36 +69,6 @@ def test_what_is_not_shared_runs_on_the_cpu_beside_a_tpu(strategy, device):
     with tf.device("CPU:1"):  # a TPU's host has a CPU and other devices
         with strategies.one_device(Config(strategy=strategy)):
             assert device in tf.constant(np.zeros(3)).device
-
-
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_dropout_is_a_function_of_the_seed_and_the_step(replicas):
-    strategy = replicas_of(replicas)
-
-    def dropped(seed, step, calls_before=0):
-        """Returns masks of two dropout layers on each replica, from a new model."""
-        with strategy.scope():
-            layers = [keras.layers.Dropout(0.5), keras.layers.Dropout(0.5)]
-            model = keras.Sequential([keras.Input((50,)), *layers])
-            model.compile("sgd", "mse")
-            model.optimizer.iterations.assign(step)
-        for _ in range(calls_before):
-            model(np.ones((1, 50)), training=True)
-        callback = callbacks.SeedDropout(seed)
-        callback.set_model(model)
-        callback.on_epoch_begin(0)
-
-        def mask(layer):
-            parts = strategy.run(lambda: layer(tf.ones((1, 50)), training=True))
-            return np.stack(strategy.experimental_local_results(parts))
-
-        return np.stack([mask(layer) for layer in layers])
-
-    first = dropped(seed=1, step=2)
-    assert 20 < (first == 0).sum() / replicas < 80  # of 100; a z-score of 6
-    np.testing.assert_array_equal(dropped(seed=1, step=2, calls_before=3), first)
-    for other in (dropped(seed=1, step=3), dropped(seed=2, step=2), first[::-1]):
-        assert (other != first).mean() > 0.2
 
 
 # -- The optimizer's step by hand. With this large epsilon, a step is proportional to

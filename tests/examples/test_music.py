@@ -1,10 +1,10 @@
-"""The example `music`, with made-up scores and one that music21 ships."""
+"""The example `music`, with made-up scores."""
 
 import pathlib
 
 import numpy as np
 import pytest
-from music21 import chord, converter, corpus, instrument, note, stream, tie
+from music21 import chord, converter, instrument, note, stream, tie
 
 from examples import music
 
@@ -28,19 +28,6 @@ def test_notes_of_a_score_are_in_order_and_tied_ones_are_one():
         score.insert(0, part)
     expected = [[0, 1, 52, 48], [0, 1, 55, 48], [24, 0, 72, 36], [48, 1, 57, 8]]
     np.testing.assert_array_equal(music.notes_in(score), expected)
-
-
-def test_quartets_are_read_once(monkeypatch, tmp_path):
-    files = [corpus.getWork(name) for name in ("bwv66.6", "trecento/Fava_Dicant_nunc")]
-    monkeypatch.setattr(music, "COMPOSERS", ["bach"])
-    core = corpus.corpora.CoreCorpus
-    monkeypatch.setattr(core, "getComposer", lambda self, name: files)
-    (notes,) = music.read_quartets(tmp_path / "notes.npz")  # the other has fewer parts
-    np.testing.assert_array_equal(notes, music.notes_in(converter.parse(files[0])))
-    assert np.bincount(notes[:, 1]).min() > 30  # notes of each part
-    monkeypatch.setattr(core, "getComposer", None)
-    (again,) = music.read_quartets(tmp_path / "notes.npz")
-    np.testing.assert_array_equal(again, notes)
 
 
 def test_tokens_are_notes_and_back():

@@ -2,9 +2,7 @@
 
 import ast
 import collections
-import pathlib
 import re
-import sysconfig
 
 import numpy as np
 import pytest
@@ -73,15 +71,6 @@ def test_tables_are_counts_of_what_followed(num_before):
     np.testing.assert_array_equal(targets, [held_out[1:5], held_out[2:6]])
     expected = counted_bits(training, test, num_before)
     assert text.table_bits(training, test, num_before) == pytest.approx(expected)
-
-
-def test_every_module_is_read_once():
-    folder = pathlib.Path(sysconfig.get_path("stdlib"))
-    files = [path.read_bytes() for path in sorted(folder.glob("*.py"))]
-    training, held_out = text.read_sources()
-    assert training.size + held_out.size == sum(map(len, files))
-    assert bytes(held_out).startswith(files[0] + files[10])
-    assert bytes(training).startswith(files[1] + files[2])
 
 
 @pytest.mark.slow
@@ -420,29 +409,6 @@ def test_packed_documents_are_predicted_as_alone(capsys, one_block, eagerly):
 
 
 # -- digits
-
-
-def test_a_pixel_is_the_mean_of_four_in_eight_greys(monkeypatch):
-    image = np.zeros((28, 28))
-    image[:2, 2:4] = [[0, 64], [128, 191]]  # 383 / 4 are 95.75
-    image[26:, 26:] = 255
-    known = image.reshape(1, 784), np.array([3])
-    monkeypatch.setattr(digits, "mnist_data", lambda: known)
-    (small,), labels = digits.read_digits()
-    expected = np.zeros((14, 14))
-    expected[0, 1], expected[13, 13] = 2, 7
-    np.testing.assert_array_equal(small.reshape(14, 14), expected)
-    assert labels.tolist() == [3]
-
-
-def test_an_epoch_has_every_image_once():
-    images = np.arange(5 * 196).reshape(5, 196) % 8
-    tokens = digits.epochs(images, 8)
-    assert (tokens[:, 0] == digits.START).all()
-    inputs, targets = digits.split(tokens)
-    np.testing.assert_array_equal(inputs[:, 1:], targets[:, :-1])
-    assert sorted(map(tuple, targets[:5])) == sorted(map(tuple, images))
-    np.testing.assert_array_equal(digits.epochs(images, 8), tokens)
 
 
 def test_the_embedding_knows_the_place_and_goes_on_from_a_state():

@@ -7,13 +7,14 @@ import pathlib
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import keras_performer
-from examples import digits, text
+from examples import digits
 from examples.serving import train, vocabulary
 from examples.serving.model import ExportedModel
 from tests.ports import free_ports
@@ -111,41 +112,16 @@ def test_a_folder_without_the_signatures_is_refused():
         ExportedModel("other")
 
 
-class Learner:
-    """Model that keeps its data and the folder of its export."""
-
-    def fit(self, inputs, targets, **options):
-        self.inputs, self.targets = inputs, targets
-
-    def export(self, folder, verbose):
-        self.folder = folder
-
-
-@pytest.fixture
-def learner(monkeypatch):
-    learner = Learner()
-    for example in (text, digits):
-        monkeypatch.setattr(example, "make_model", lambda *args, **options: learner)
-    return learner
-
-
-def test_bytes_of_the_standard_library_are_text(learner):
-    train.train_text(steps=3, length=20, folder="a")
-    assert learner.inputs.shape == learner.targets.shape == (6, 20)
-    sources, _ = text.read_sources()
-    for inputs, targets in zip(learner.inputs, learner.targets):
-        window = bytes(inputs[:1]) + bytes(targets)
-        assert bytes(inputs) == window[:-1] and window in bytes(sources)
-    assert learner.folder == "a" and vocabulary.read("a") == vocabulary.Text()
-
-
-def test_digits_are_pixels_from_paper_to_ink(learner, monkeypatch):
+def test_digits_are_pixels_from_paper_to_ink(monkeypatch):
     made_up = np.tile(np.linspace(0, 255, 784), (40, 1)), np.zeros(40)
     monkeypatch.setattr(digits, "mnist_data", lambda: made_up)
+    model = mock.Mock()
+    monkeypatch.setattr(digits, "make_model", lambda *args, **options: model)
     train.train_digits(steps=2, folder="b")
-    assert learner.inputs.shape == learner.targets.shape == (64, 196)
-    assert (learner.inputs[:, 0] == 8).all() and learner.targets.max() == 7
-    np.testing.assert_array_equal(learner.inputs[:, 1:], learner.targets[:, :-1])
+    inputs, targets = model.fit.call_args.args
+    assert inputs.shape == targets.shape == (64, 196)
+    assert (inputs[:, 0] == 8).all() and targets.max() == 7
+    np.testing.assert_array_equal(inputs[:, 1:], targets[:, :-1])
     found = vocabulary.read("b")
     sizes = found.width, found.height, found.start, found.max_length
     assert sizes == (14, 14, [8], 197)

@@ -22,38 +22,6 @@ from .test_trunk import (
 CAUSAL = GATED["gated causal"]
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_exact_scores_decay(causal):
-    form = Form(causal, window=None, kernel=None, gated=True)
-    query, key, _, decay, *_ = form.inputs()
-    value = tf.eye(LENGTH, batch_shape=(2,), dtype=tf.float64)[:, :, tf.newaxis]
-    found = ops.exact_scores(query, key, None, causal, decay=decay)
-    expected = tf.transpose(form.twin()(query, key, value, decay), (0, 2, 1, 3))
-    np.testing.assert_allclose(found, expected, atol=1e-9)
-
-
-def test_a_state_that_was_empty_is_a_state():
-    """Starting from an empty state gives the same as starting from none."""
-    *given, decay, gain = GATED["gated causal, window"].inputs()
-    visible, kernel = ops.Visibility(causal=True), softmax_kernel()
-    start = ops.with_recent_keys(
-        ops.initial_state(2, 1, 22, 7, "float64"), 5, 5, "float64", with_decay=True
-    )
-    recent = ops.Recent.empty(2, 5, 1, 5, 7, "float64", with_decay=True)
-    options = kernel, visible, 5, gain
-    found, wanted = (
-        tf.nest.flatten(
-            [
-                linear_attention(*given, *options, state, decay=decay),
-                ops.local_attention(*given, 5, visible, state=near, decay=decay),
-            ]
-        )
-        for state, near in ((start, recent), (None, None))
-    )
-    for x, y in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(x, y, atol=1e-12)
-
-
 # Position of a key that dwarfs all others, and the reason why later queries forget it.
 @pytest.mark.parametrize(
     "place, forgets, causal, window",

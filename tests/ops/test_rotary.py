@@ -52,28 +52,6 @@ def test_numbers_in_every_dtype(dtype, tolerance):
     assert (error <= tolerance * np.maximum(np.abs(expected), 1)).all()
 
 
-def test_axes_of_a_grid_share_the_head():
-    x = random.standard_normal((2, 5, 3, 12))
-    positions = random.integers(0, 1000, (2, 5, 3))
-    parts = np.split(x, 3, -1)
-    expected = [turned(part, positions[..., i]) for i, part in enumerate(parts)]
-    output = ops.rotary_embedding(x, positions)
-    np.testing.assert_allclose(output, np.concatenate(expected, -1), atol=1e-9)
-    for_all = ops.rotary_embedding(x, positions[:1])
-    np.testing.assert_array_equal(for_all[0], output[0])
-
-
-def test_gradients_turn_back():
-    x = tf.constant(random.standard_normal((1, 4, 2, 8)), tf.float32)
-    weights = random.standard_normal(x.shape).astype("float32")
-    positions = tf.constant([[3, 10**6, 8, 2]])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        loss = tf.reduce_sum(weights * ops.rotary_embedding(x, positions))
-    expected = turned(weights, -positions.numpy())
-    np.testing.assert_allclose(tape.gradient(loss, x), expected, atol=1e-5)
-
-
 def test_compiled_it_is_the_same():
     function = tf.function(
         ops.rotary_embedding,

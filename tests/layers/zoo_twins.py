@@ -8,7 +8,6 @@ import scipy.special
 
 from tests.layers.twins import heads, numbers, rotated, softmax, written
 from tests.ops import lsh_reference
-from tests.ops.test_big_bird import seen_by_hand
 
 
 def everything(x):
@@ -52,6 +51,44 @@ def longformer(layer):
         return matrix if scores else written(weights, values)
 
     return twin
+
+
+MASK = 2**32 - 1
+
+
+def scattered(x):
+    """Computes the hash function "lowbias32" of an int."""
+    x ^= x >> 16
+    x = x * 0x7FEB352D & MASK
+    x ^= x >> 15
+    x = x * 0x846CA68B & MASK
+    return x ^ x >> 16
+
+
+def number(seed, *indices):
+    for index in indices:
+        seed = scattered((seed + (index + 1) * 0x9E3779B9) & MASK)
+    return (seed >> 8) / 2**24
+
+
+def seen_by_hand(count, num_heads, num_global, num_random, seed, causal):
+    """Returns the fixed and random blocks that a block sees, by head and block."""
+    in_turn = [i // 2 if i % 2 == 0 else count - 1 - i // 2 for i in range(num_global)]
+    always = set(range(num_global)) if causal else set(in_turn)
+    rows = []
+    for head in range(num_heads):
+        rows.append([])
+        for i in range(count):
+            end = i + 1 if causal else count
+            seen = {i - 1, i, *(always if causal else always | {i + 1})}
+            seen &= set(range(end))
+            drawn = []
+            for k in range(num_random):
+                others = sorted(set(range(end)) - seen - set(drawn))
+                if others:
+                    drawn.append(others[int(number(seed, head, i, k) * len(others))])
+            rows[-1].append((seen, drawn))
+    return rows
 
 
 def big_bird(layer):

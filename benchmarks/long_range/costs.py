@@ -1,6 +1,6 @@
 """Measures a training step of the small models: tokens a second, and memory.
 
-As in `fit` on a CPU, layers compile themselves, and the step as a whole is not compiled.
+As in `fit` on a CPU, layers compile themselves, and the whole step is not compiled.
 """
 
 import itertools

@@ -25,7 +25,8 @@ A training step of the model of two blocks of 64 units in heads of 16, one seque
 as in `fit` on a CPU, where layers compile themselves, on one thread; here all have the
 same feed-forward networks, and the parameters that come of it. MiB are those of the
 process at its peak above what it had when all was compiled: of short sequences less, as
-they find room that compiling left. Where there is "{NOTHING}" more than 8 GB would be needed: not run."""
+they find room that compiling left. Where there is "{NOTHING}" more than 8 GB would be
+needed: not run."""
 
 
 def write(runs, folder):

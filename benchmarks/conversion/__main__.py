@@ -73,7 +73,7 @@ def section(source, found):
     return f"""\
 ## {source.name}
 
-{config.num_layers} layers of {config.num_heads} heads of \
+{config.num_layers} layers, {config.num_heads} heads, head size \
 {config.hidden_dim // config.num_heads}; {given.masked.sum()} masked tokens of \
 {len(source.sequences)} sequences of {min(map(len, source.sequences))} to \
 {max(map(len, source.sequences))} tokens, of which \

@@ -14,7 +14,7 @@ from benchmarks.tables import NOTHING, by, table
 LONGER, MORE_STEPS = "3 x the steps", 3
 LOCAL = f"{models.WINDOW}, {models.LONG_GATE}"
 PERFORMER = f"window + softmax, {models.LONG_GATE}"
-# As good as 256 features with heads of 16, in less time.
+# As good as 256 features with head size 16, in less time.
 RECOMMENDED = f"{PERFORMER}, 128{models.FEATURES}"
 EXACT_ROWS = models.EXACT, f"{models.EXACT}, {models.LONG_GATE}"
 # The controls, what features add to local attention, and what one exact block adds.

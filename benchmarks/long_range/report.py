@@ -21,7 +21,7 @@ from benchmarks.tables import NOTHING, by, table
 LEFT_OUT = "std", "state of a layer", LEARNED_AFTER
 
 COSTS = f"""\
-A training step of the model of two blocks of 64 units in heads of 16, one sequence,
+A training step of the model of two blocks of 64 units, head size 16, one sequence,
 as in `fit` on a CPU, where layers compile themselves, on one thread; here all have the
 same feed-forward networks, and the parameters that come of it. MiB are those of the
 process at its peak above what it had when all was compiled: of short sequences less, as

@@ -59,6 +59,34 @@ def test_the_window_and_the_gate_that_a_model_has(given, wanted):
     assert PerformerLM.from_config(config).get_config() == config
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, 128),
+        ({"num_heads": 8}, 128),
+        ({"num_heads": 2}, 256),  # a head size of 32
+        ({"attention": ["exact", "performer", "performer"]}, 128),
+        ({"num_random_features": 32}, 32),
+        # configs of earlier versions have this word
+        ({"num_random_features": "auto"}, 256),
+        ({"exact_window": None}, 256),
+        ({"forget_gate": False}, 256),
+        ({"causal": False}, 256),
+        ({"causal": False, "exact_window": 4, "forget_gate": True}, 128),
+        ({"feature_map": "favor+"}, 256),
+        ({"feature_map": "relu"}, 256),
+        ({"feature_map": "taylor"}, None),
+    ],
+)
+def test_small_heads_with_window_and_gate_have_fewer_features(given, wanted):
+    model = PerformerLM(11, num_layers=3, hidden_dim=64, **{"num_heads": 4, **given})
+    again = PerformerLM.from_config(model.get_config())
+    for layer in (model.blocks[-1].attention, again.blocks[-1].attention):
+        assert layer.num_random_features == wanted
+        if wanted is not None:
+            assert layer.projection_matrix.shape == (wanted, layer.key_dim)
+
+
 @pytest.mark.parametrize("attention", ["performer", "exact", ["performer", "exact"]])
 def test_a_config_without_the_options_is_older_than_the_defaults(attention):
     sizes = dict(num_layers=2, num_heads=2, hidden_dim=8)

@@ -29,6 +29,8 @@ ENOUGH = 0.995
 TOKENS_AT_ONCE, HELD_OUT_TOKENS = 8192, 2**19
 # Rows, columns and channels of an image whose sub-pixels are predicted; their number.
 SMALL_IMAGE, HELD_OUT_IMAGES = (16, 16, 3), 64
+# Rows and columns of a digit; held-out images with a digit anywhere, and in a batch.
+DIGIT, HELD_OUT_DIGITS, DIGITS_AT_ONCE = 8, 1024, 113
 # Folders of installed packages, and of tests of the standard library.
 NOT_SOURCES = {"site-packages", "test", "tests", "idle_test"}
 
@@ -247,6 +249,44 @@ def labelled_digits(indices):
 @functools.cache
 def read_digits():
     return load_digits()
+
+
+def digits_anywhere(size, **options):
+    """Classification of a digit at a random position in an image, from pixels."""
+    draw, held_out = (
+        functools.partial(draw_digits_anywhere, part, size)
+        for part in ("training", "held out")
+    )
+    sizes = dict(length=size**2, window=size**2 // 16, grid=(size, size))
+    sizes |= dict(vocabulary_size=17, hidden_dim=64)
+    return Task(
+        f"digits {size**2:,}",
+        draw=draw,
+        held_out=functools.partial(
+            same_batches, held_out, HELD_OUT_DIGITS, DIGITS_AT_ONCE
+        ),
+        num_classes=10,
+        measure="accuracy",
+        **sizes,
+        **options,
+    )
+
+
+def draw_digits_anywhere(part, size, random, batch_size):
+    """Samples pixels `(B, size * size)`, line by line, and digits `(B, 1)`.
+
+    All positions where the digit fits into the image are equally likely; other pixels
+    are 0. Every fifth image of scikit-learn is held out.
+    """
+    room = size - DIGIT
+    training, held_out = split_digits(fold=0)
+    indices = training if part == "training" else held_out
+    digits, y, w = labelled_digits(random.choice(indices, batch_size))
+    canvas = np.zeros((batch_size, size, size), np.int32)
+    tops, lefts = random.integers(room + 1, size=(2, batch_size))
+    for image, digit, top, left in zip(canvas, digits, tops, lefts):
+        image[top : top + DIGIT, left : left + DIGIT] = digit.reshape(DIGIT, DIGIT)
+    return canvas.reshape(batch_size, -1), y, w
 
 
 def images(**options):

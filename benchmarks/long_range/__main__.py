@@ -17,9 +17,8 @@ import dataclasses
 import itertools
 
 from benchmarks import runner
-from benchmarks.learning import study
-from benchmarks.learning import tasks as short
-from benchmarks.long_range import costs, models, report, tasks, training
+from benchmarks.learning import study, tasks
+from benchmarks.long_range import costs, models, report, training
 
 SEEDS = 0, 1, 2
 EVALUATIONS = 6
@@ -61,9 +60,9 @@ def core():
     images = dict(steps=900, batch_size=32, learning_rate=4e-3)
     of_bytes = dict(steps=600, learning_rate=6e-3, position_embedding="rotary")
     return [
-        short.recall(512, 32, steps=900, learning_rate=3e-3, **usual),
-        tasks.digits(12, **images),
-        dataclasses.replace(short.sources(512, **of_bytes, **usual), hidden_dim=64),
+        tasks.recall(512, 32, steps=900, learning_rate=3e-3, **usual),
+        tasks.digits_anywhere(12, **images),
+        dataclasses.replace(tasks.sources(512, **of_bytes, **usual), hidden_dim=64),
     ]
 
 

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from benchmarks import runner, worker
 from benchmarks.learning import times
-from benchmarks.long_range import models, tasks
+from benchmarks.learning.tasks import Task
+from benchmarks.long_range import models
 
 LENGTHS = 1024, 4096, 16384
 WINDOW = 64
@@ -91,5 +92,17 @@ def task(length):
         ones = np.ones((batch_size, 1))
         return tokens.astype("int32"), 0 * ones.astype("int32"), ones.astype("float32")
 
-    of_steps = dict(steps=STEPS, batch_size=1, learning_rate=1e-3, window=WINDOW)
-    return tasks.classes("costs", draw, draw, length, VOCABULARY_SIZE, **of_steps)
+    return Task(
+        "costs",
+        length,
+        WINDOW,
+        VOCABULARY_SIZE,
+        draw=draw,
+        held_out=draw,  # nothing is measured
+        num_classes=10,
+        measure="accuracy",
+        hidden_dim=64,
+        steps=STEPS,
+        batch_size=1,
+        learning_rate=1e-3,
+    )

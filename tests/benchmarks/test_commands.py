@@ -27,7 +27,6 @@ from benchmarks.long_data import documents, fasta, genomes, needles, sources
 from benchmarks.long_range import __main__ as long_range
 from benchmarks.long_range import costs
 from benchmarks.long_range import models as long_models
-from benchmarks.long_range import tasks as long_tasks
 from benchmarks.serving import __main__ as serving
 
 SHORT = dict(window=4, steps=3, batch_size=2, learning_rate=1e-3)
@@ -196,10 +195,10 @@ def test_learning_goes_on_where_it_was_stopped(tmp_path, monkeypatch, eagerly):
 
 @pytest.mark.slow
 def test_long_range(tmp_path, monkeypatch, eagerly):
-    monkeypatch.setattr(long_tasks, "HELD_OUT", 8)
-    monkeypatch.setattr(long_tasks, "TOKENS_AT_ONCE", 256)
+    monkeypatch.setattr(tasks, "HELD_OUT_DIGITS", 8)
+    monkeypatch.setattr(tasks, "DIGITS_AT_ONCE", 4)
     size = dict(batch_size=4, learning_rate=1e-3)
-    task = long_tasks.digits(8, steps=2, **size)
+    task = tasks.digits_anywhere(8, steps=2, **size)
     monkeypatch.setattr(long_range, "core", lambda: [task])
     flags = ["--tasks", task.name, "--seeds", "0", "--output", str(tmp_path)]
     flags += ["--workers", "0", "--rows", long_models.COUNTS, long_models.WITHOUT]

@@ -9,7 +9,6 @@ from benchmarks.learning import __main__ as learning
 from benchmarks.learning import models, tasks
 from benchmarks.long_range import __main__ as long_range
 from benchmarks.long_range import models as long_models
-from benchmarks.long_range import tasks as long_tasks
 
 
 def test_tasks_sample_tokens_of_their_vocabulary():
@@ -36,7 +35,7 @@ def test_rows_are_of_one_size_and_what_they_are_called():
     np.testing.assert_allclose(first.log_gain.numpy(), 2.0, rtol=1e-6)
     assert type(last).__name__ == "ExactAttention"
     options = dict(steps=2, batch_size=4, learning_rate=1e-3)
-    long_task, kinds, exact = long_tasks.digits(8, **options), set(), None
+    long_task, kinds, exact = tasks.digits_anywhere(8, **options), set(), None
     causal = dataclasses.replace(long_task, num_classes=None)
     for row in long_models.MODELS:
         encoder = long_models.make_encoder(long_task, row, seed=0)

@@ -98,17 +98,6 @@ def attend_with_log_sums(query, key, value, seen):
     return _mean(weights, query, value), log_sums
 
 
-def scores_of_seen(query, key, seen):
-    """Returns the weights of keys, `(B, N, T, S)` in the dtype of `query`.
-
-    Args:
-        query, key: as in `exact_attention`.
-        seen: bool tensor `(B, K, T, S)`, or broadcastable to it.
-    """
-    weights, _ = _weights(query, key, seen)
-    return tf.cast(_of_heads(weights, query, key), query.dtype)
-
-
 def _weights_of(query, key, visible, decay):
     """Returns the weights of `_weights` for a `Visibility` and optional log-decays."""
     seen = None

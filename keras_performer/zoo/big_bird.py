@@ -16,7 +16,7 @@ from keras_performer.layers.dense import full_weight
 from keras_performer.layers.performer import seed_or_random
 from keras_performer.ops.blocks import Blocks
 from keras_performer.ops.checks import check_attention_inputs
-from keras_performer.ops.exact import attend_to_seen, scores_of_seen
+from keras_performer.ops.exact import attend_to_seen
 from keras_performer.ops.shapes import size
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility, mask_or_all
@@ -200,27 +200,6 @@ def block_sparse_attention(
     if blocks.all_seeing.shape[0]:
         output = cut.with_all_seeing(output, query, key, value, seen)
     return tf.cast(output[:, : size(query, 1)], query.dtype)
-
-
-def block_sparse_scores(
-    query: tf.Tensor,
-    key: tf.Tensor,
-    blocks: SeenBlocks,
-    block_size: int,
-    visible: Visibility,
-) -> tf.Tensor:
-    """The weights of `block_sparse_attention`, `(B, N, T, T)`, at quadratic cost."""
-    length = size(query, 1)
-    count = size(blocks.table, 1)
-    numbers = tf.range(count)
-    seen = tf.reduce_any(blocks.table[..., tf.newaxis] == numbers, 2)
-    all_seeing = tf.reduce_any(numbers[:, tf.newaxis] == blocks.all_seeing, -1)
-    seen = tf.logical_or(seen, all_seeing[:, tf.newaxis])
-    for axis in (1, 2):
-        seen = tf.repeat(seen, block_size, axis)
-    seen = seen[:, :length, :length]
-    anyone = visible.matrix(length, length)[:, tf.newaxis]
-    return scores_of_seen(query, key, tf.logical_and(seen, anyone))
 
 
 class _Cut(Blocks):
@@ -407,7 +386,3 @@ class BigBirdAttention(AttentionLayer):
             query, key, value, blocks, self.block_size, visible
         )
         return attended, None
-
-    def scores(self, query, key, visible):
-        blocks = self.seen_blocks(size(query, 1), visible.causal)
-        return block_sparse_scores(query, key, blocks, self.block_size, visible)

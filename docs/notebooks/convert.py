@@ -102,8 +102,7 @@ holds nine tenths of the head's weights. The columns from `mean` to `doubled` ar
 of the estimates; [a table](../replace.md#measure-the-error-of-each-head) explains every
 column. `advice` names the simplest setting whose error is at most 1.25 times the
 smallest of `window`, `features` and `both`; or `keep it exact`, if no error is below
-half of `mean`. If a head attends to far tokens and has large errors, keep its layer
-exact.
+half of `mean`. Keep a layer exact if most of its heads have this advice.
 """
 
 # %%

@@ -108,19 +108,12 @@ class LinformerAttention(AttentionLayer):
         scaling = keras.initializers.VarianceScaling(0.5 * heads, "fan_avg", "uniform")
         return full_weight(self, name, shape, scaling)
 
-    def _positions(self, projection, length, dtype):
-        """Rows of E or F for the positions of a sequence, `(K or 1, S, k)`."""
-        length = arguments.up_to_max_length(self, length)
-        projection = tf.cast(tf.convert_to_tensor(projection), dtype)
-        if self.sharing != "none":
-            projection = projection[tf.newaxis]
-        return projection[:, :length]
-
     def _mixed(self, x, projection, key_mask):
         """Mixes keys or values `(B, S, K, H)`: `(B, k, K, H)`, float32 or float64."""
         dtype = compute_dtype(x)
         x = without_hidden(tf.cast(x, dtype), key_mask)
-        positions = self._positions(projection, size(x, 1), dtype)
-        if self.sharing == "none":
-            return tf.einsum("bskh,ksr->brkh", x, positions)
-        return tf.einsum("bskh,sr->brkh", x, positions[0])
+        length = arguments.up_to_max_length(self, size(x, 1))
+        # rows of E or F for the positions of the sequence, `(K, S, k)` or `(S, k)`
+        rows = tf.cast(tf.convert_to_tensor(projection), dtype)[..., :length, :]
+        heads = "k" if self.sharing == "none" else ""
+        return tf.einsum(f"bskh,{heads}sr->brkh", x, rows)

@@ -416,11 +416,9 @@ class ReformerAttention(AttentionLayer):
         return super().read(query, None, None, *args, **kwargs)
 
     def attend(self, query, key, value, visible, state=None, training=None):
-        options = self._buckets(query), self.sliding_window, visible
+        buckets = lsh_buckets(query, tf.convert_to_tensor(self.rotations))
+        options = buckets, self.sliding_window, visible
         return lsh_attention(query, value, *options), None
 
     def outline(self, query, key, value, visible, state=None, training=None):
         return value, None
-
-    def _buckets(self, query):
-        return lsh_buckets(query, tf.convert_to_tensor(self.rotations))

@@ -201,7 +201,7 @@ class PerformerAttention(LinearAttention):
             projection: "relu" works without one, "softmax" does not. "auto" is 256, as
             in the paper's experiments, or `None` for feature maps without random
             features, such as "taylor". With `key_dim=16`, a window and a gate, 128 were
-            as good in our tests. Defaults to `"auto"`.
+            as good in all of our tasks but one. Defaults to `"auto"`.
         causal: bool, hide later tokens. Defaults to `False`.
         num_key_value_heads: int K, number of heads of key and value (grouped-query
             attention). It must divide `num_heads`; each is shared by `num_heads / K`

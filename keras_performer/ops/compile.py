@@ -39,7 +39,24 @@ def call(function, kernel, *arguments, jit_compile, inline=True):
     if apart:
         options["experimental_attributes"] = {"_noinline": True}
     shared = _shared(function, kernel, *shapes, **options)
-    return shared(_parameters(kernel), *arguments)
+    arguments = _parameters(kernel), *arguments
+    if shares:
+        arguments = _without_constants(arguments)
+    return shared(*arguments)
+
+
+def _without_constants(arguments):
+    """Returns equal arguments, none of which TensorFlow knows to be constant.
+
+    For constant arguments TensorFlow optimizes a copy of the function for each call,
+    in place of one for all calls. It does not fold an `IdentityN` of which any input
+    varies.
+    """
+    entries = tf.nest.flatten(arguments)
+    indices = [i for i, x in enumerate(entries) if tf.is_tensor(x)]
+    for i, x in zip(indices, tf.identity_n([entries[i] for i in indices])):
+        entries[i] = x
+    return tf.nest.pack_sequence_as(arguments, entries)
 
 
 def call_in_graph(function, kernel, *arguments, jit_compile):

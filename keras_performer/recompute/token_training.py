@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_performer.layers.keras_privates import (
     additional_loss,
+    all_layers,
     compile_options,
     implicit_mask,
     set_implicit_mask,
@@ -30,6 +31,20 @@ class TokenTraining(keras.Model):
     one chunk of the sequence at a time. Keras' own steps get the loss and the metrics
     of each token instead.
     """
+
+    def make_train_function(self, force=False):
+        """Makes the function for `fit`, after the variables that the step needs.
+
+        Keras would make those of optimizer and metrics in the first step, and
+        TensorFlow traces a function twice if it makes variables.
+        """
+        if all(layer.built for layer in all_layers(self)):
+            optimizer = self.optimizer
+            if optimizer is not None and not optimizer.built:
+                optimizer.build(self.trainable_variables)
+            if _takes_ids(self.loss):
+                self._build_metrics_of_ids()
+        return super().make_train_function(force)
 
     def train_step(self, data):
         return super().train_step(self._with_targets(data))
@@ -55,15 +70,25 @@ class TokenTraining(keras.Model):
                 f"shape {(*inputs.shape, '...')}. Received: y of shape "
                 f"{tuple(targets.shape)}. Pad or cut both to one length."
             )
-        outputs = keras.KerasTensor(self.compute_output_shape(inputs.shape))
-        for metric in self.metrics:
-            # Keras builds a metric when it first sees outputs
-            if not getattr(metric, "built", True):
-                metric.build(targets, outputs)
+        self._build_metrics(targets, self.compute_output_shape(inputs.shape))
         values = passes.token_values(self, _Measure(self), inputs, targets, training)
         if tf.is_tensor(values.mask):
             set_implicit_mask(values.loss, tf.cast(values.mask, "bool"))
         return values
+
+    def _build_metrics_of_ids(self):
+        """Builds metrics before data come: only the ranks of ids and outputs matter."""
+        try:
+            outputs = self.compute_output_shape((None, None))
+        except NotImplementedError:  # not every head has this method
+            return
+        self._build_metrics(keras.KerasTensor(outputs[:-1], "int32"), outputs)
+
+    def _build_metrics(self, targets, output_shape):
+        """Builds metrics, as Keras does when it first sees outputs."""
+        for metric in self.metrics:
+            if not getattr(metric, "built", True):
+                metric.build(targets, keras.KerasTensor(output_shape))
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -172,6 +197,14 @@ def _check_means(loss, y_pred):
             'of 0, with reduction="sum_over_batch_size", the default. Received: '
             f"{names}"
         )
+
+
+def _takes_ids(loss):
+    """Returns True for losses whose targets are ids; then "accuracy" compares ids."""
+    loss = keras.losses.get(loss) if isinstance(loss, str) else loss
+    return loss is keras.losses.sparse_categorical_crossentropy or isinstance(
+        loss, keras.losses.SparseCategoricalCrossentropy
+    )
 
 
 def _has_own_reduction(loss):

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+from tensorflow.python.grappler.tf_optimizer import OptimizeGraph
 
 from keras_performer.feature_maps import SoftmaxFeatures
 from keras_performer.layers import LocalAttention, performer
@@ -136,6 +138,24 @@ def test_functions_are_shared_where_a_tape_records():
     assert inline(stack) == []
     trained = inline(lambda x: value_and_gradients(stack, x, training=True))
     assert trained == [False, False]  # forward and backward
+
+
+def test_tensorflow_optimizes_one_function_for_all_layers():
+    """Constant arguments would make it optimize a copy of a function for each call."""
+    options = dict(jit_compile=False, causal=True, exact_window=3)
+    stack = keras.Sequential([small_layer(**options) for _ in range(3)])
+    stack.build((None, 7, 3))
+    step = tf.function(lambda x: value_and_gradients(stack, x, training=True))
+    graph = step.get_concrete_function(tf.TensorSpec((2, 7, 3))).graph
+    graph_def, signature = graph.as_graph_def(), SignatureDef()
+    for output in graph.outputs:
+        signature.outputs[output.name].name = output.name
+    exported = tf.compat.v1.train.export_meta_graph(graph_def=graph_def, graph=graph)
+    exported.signature_def["serve"].CopyFrom(signature)
+    optimized = OptimizeGraph(tf.compat.v1.ConfigProto(), exported)
+    calls = [x.attr["f"].func.name for x in optimized.node if "Partitioned" in x.op]
+    assert len(calls) == 6
+    assert len(set(calls)) == 2  # forward and backward
 
 
 @pytest.mark.slow

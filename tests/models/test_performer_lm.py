@@ -167,6 +167,56 @@ def test_subclasses_may_add_attributes_layers_and_metrics():
     assert model.loss_tracker in model.metrics
 
 
+@pytest.mark.parametrize("is_built", [True, False])
+def test_fit_makes_variables_before_it_traces_the_step(is_built):
+    """TensorFlow would trace twice; a layer without weights needs that in any case."""
+
+    class Counted(PerformerLM):
+        traces = 0
+
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.further = keras.layers.Dense(11)
+            if is_built:
+                self.further.build((None, 11))
+
+        def train_step(self, data):
+            self.traces += 1
+            return super().train_step(data)
+
+        def call(self, inputs, **kwargs):
+            return self.further(super().call(inputs, **kwargs))
+
+    model = small_model(cls=Counted)
+    model.compile("adam", model.loss, metrics=["accuracy"])
+    before = model.get_weights()[0]
+    model.fit(IDS, IDS, verbose=0)
+    assert model.traces == (1 if is_built else 2)
+    assert len(model.optimizer.variables) == 2 + 2 * len(model.trainable_weights)
+    assert np.abs(model.get_weights()[0] - before).max() > 0
+
+
+class FirstToken(keras.layers.Layer):
+    def call(self, x):
+        return x[:, 0]
+
+
+class FirstTokenOfShape(FirstToken):
+    def compute_output_shape(self, input_shape):
+        return input_shape[0], input_shape[2]
+
+
+@pytest.mark.parametrize("head", [None, FirstToken, FirstTokenOfShape])
+def test_accuracy_compares_ids(head):
+    """Its meaning depends on the shapes of targets and outputs."""
+    model = small_model(head=head and head(), attention="none")
+    model.compile(keras.optimizers.SGD(0.0), model.loss, metrics=["accuracy"])
+    targets = IDS % 8 if head is None else IDS[:, 0] % 8
+    found = model.fit(IDS, targets, verbose=0).history["accuracy"]
+    wanted = np.mean(np.argmax(model(IDS), -1) == targets)
+    np.testing.assert_allclose(found, [wanted], rtol=1e-6)
+
+
 def test_a_config_is_plain_and_a_copy():
     sizes = dict(hidden_dim=np.int64(8), max_length=np.int64(16), seed=np.int64(1))
     model = small_model(num_random_features=np.int32(6), autocast=False, **sizes)

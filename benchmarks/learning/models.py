@@ -36,6 +36,8 @@ FURTHER = (
     *("window + softmax, gate, conv", "window + softmax, gains in turn, gate, conv"),
     *(f"window + softmax, gate, {number} features" for number in (32, 64, 128)),
     *(f"window + softmax, gate, {number} features, learned" for number in (32, 64)),
+    *("window, half gate", "window + softmax, half gate"),
+    "window + softmax, gains in turn, gate, 128 features",
 )
 # The last block has exact attention, the other blocks the row's.
 EXACT_LAST = "exact last"
@@ -50,6 +52,8 @@ GAINS_IN_TURN, TURNS = "gains in turn", (-4.0, 2.0)
 # A forget gate lets weights fall with the distance. A long gate starts with a decay
 # that is slow enough for the length of the task, as in `PerformerLM`.
 GATE, LONG_GATE = "gate", "long gate"
+# Every other head begins with a bias at which a gate is one and has no gradient.
+HALF_GATE, OPEN_BIAS = "half gate", 30.0
 # "64 features": the number of random features, 256 if it is not named.
 FEATURES = " features"
 # The rows of the projection train with the model.
@@ -163,10 +167,13 @@ def attention_of(row, task, key_dim):
     if row == WITHOUT:
         return "none"
     common["qk_norm"] = "qk_norm" in options
-    if GATE in options or LONG_GATE in options:
+    if {GATE, LONG_GATE, HALF_GATE} & {*options}:
         common["forget_gate"] = True
     if LONG_GATE in options:
         common["forget_gate_bias"] = 2.0, max(7.0, math.log(4 * task.length))
+    if HALF_GATE in options:
+        common["forget_gate_bias"] = [OPEN_BIAS] * num_heads
+        common["forget_gate_bias"][::2] = np.linspace(2.0, 7.0, num_heads // 2)
     exact, local, performer = ExactAttention, LocalAttention, PerformerAttention
     if "alibi" in options:
         exact, local, performer = AlibiExact, AlibiLocal, AlibiPerformer

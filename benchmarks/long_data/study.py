@@ -16,6 +16,8 @@ LOCAL = f"{models.WINDOW}, {models.LONG_GATE}"
 PERFORMER = f"window + softmax, {models.LONG_GATE}"
 # As good as 256 features with head size 16, in less time.
 RECOMMENDED = f"{PERFORMER}, 128{models.FEATURES}"
+IN_TURN = f"window + softmax, {models.GAINS_IN_TURN}, {models.LONG_GATE}, 128"
+IN_TURN += models.FEATURES
 EXACT_ROWS = models.EXACT, f"{models.EXACT}, {models.LONG_GATE}"
 # The controls, what features add to local attention, and what one exact block adds.
 ROWS = (
@@ -27,6 +29,7 @@ ROWS = (
         f"{PERFORMER}, {number}{models.FEATURES}, {models.LEARNED}"
         for number in (32, 64)
     ),
+    IN_TURN,
 )
 # Two cores have no time for exact attention to more tokens.
 EXACT_UP_TO = 4096

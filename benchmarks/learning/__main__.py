@@ -12,10 +12,8 @@ line to `runs.jsonl` in `--output`; runs in that file are not repeated. `--tasks
 writes it from the runs that exist.
 """
 
-import itertools
-
 from benchmarks import runner
-from benchmarks.learning import models, report, study, tasks, training
+from benchmarks.learning import models, report, study, tasks
 
 SEEDS = 0, 1, 2
 FOLDS = 0, 1, 2, 3, 4
@@ -41,8 +39,7 @@ def main(argv=None):
     choices = {"tasks": names, "rows": ALL_ROWS, "key_dims": KEY_DIMS}
     more = dict(times=False, key_dims=[int], output=runner.RUNS / "learning")
     options = runner.options(__doc__, argv, choices, **study.OPTIONS, **more)
-    of = training.train, models.make_model, plan(options), report.write
-    study.run(options, *of)
+    study.run(options, plan(options), report.write)
 
 
 def core():
@@ -127,15 +124,8 @@ def core_rows(task):
 
 def plan(options):
     """Returns the arguments of `training.train` for each run, in order."""
-    runs = [
-        study.run_of(
-            *(task, row, seed, factor * task.learning_rate, EVALUATIONS, options.quick),
-            key_dim=key_dim,
-        )
-        for task, *lists in parts(options)
-        for seed, row, key_dim, factor in itertools.product(*lists)
-    ]
-    return sorted(study.planned(runs, options), key=lambda run: run["key_dim"])
+    runs = study.planned(parts(options), options, EVALUATIONS)
+    return sorted(runs, key=lambda run: run["key_dim"])
 
 
 if __name__ == "__main__":

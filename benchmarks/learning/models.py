@@ -7,12 +7,14 @@ import numpy as np
 import tensorflow as tf
 
 import keras_performer
+from benchmarks.learning import published
 from benchmarks.learning.alibi import AlibiExact, AlibiLocal, AlibiPerformer
 from keras_performer import PerformerAttention, feature_maps
 from keras_performer.layers import EmbeddingLayer, ExactAttention, LocalAttention
-from keras_performer.layers.choice import positions_of
 
 NUM_LAYERS = 2
+# The least number of units in a feed-forward network.
+NARROWEST = 8
 WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
 # The controls, and features without and with a window.
 ROWS = (
@@ -105,26 +107,63 @@ class ClassOfSequence(keras.layers.Layer):
         return self.logits(tf.reduce_mean(x, 1, keepdims=True))
 
 
-def make_model(task, row, key_dim, seed):
-    """Makes a model of `NUM_LAYERS` blocks with the attention of a row."""
+class Reader(keras.Model):
+    """Computes logits `(B, L, vocabulary_size)` of tokens, or `(B, 1, num_classes)`.
+
+    Classes are read from the mean over a sequence. Means over hundreds of tokens hardly
+    differ between sequences. Batch normalization enlarges the differences; without it
+    models learn very slowly.
+    """
+
+    def __init__(self, encoder, task, **kwargs):
+        super().__init__(**kwargs)
+        self.encoder, self.classifies = encoder, task.num_classes
+        width = encoder.hidden_dim
+        if self.classifies:
+            # averages over few batches, as a run has only hundreds
+            self.norm = keras.layers.BatchNormalization(momentum=0.9)
+            self.norm.build((None, width))
+        self.logits = keras.layers.Dense(task.num_classes or task.vocabulary_size)
+        self.logits.build((None, width))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        x = self.encoder(inputs, training=training)
+        if not self.classifies:
+            return self.logits(x)
+        x = self.norm(tf.reduce_mean(x, 1), training=training)
+        return self.logits(x)[:, tf.newaxis]
+
+
+def make_model(task, row, key_dim, seed, width=None):
+    """Makes a model of `NUM_LAYERS` blocks with the attention of a row.
+
+    The `width` of feed-forward networks defaults to `feed_forward_width`.
+    """
+    width = width or feed_forward_width(task, row, key_dim)
+    keras.utils.set_random_seed(seed)
     attention = attention_of(row, task, key_dim)
     if EXACT_LAST in row:
         attention = [attention] * (NUM_LAYERS - 1) + [EXACT]
     conv_kernel_size = CONV_KERNEL_SIZE if row.endswith(f", {CONV}") else None
-    keras.utils.set_random_seed(seed)
-    embedding = head = None
-    if task.num_classes:
-        head = ClassOfSequence(task.num_classes)
+    ids, embedding = task.vocabulary_size, None
+    if task.has_reader:
+        # in the results, these models have an id that no token has
+        ids, head = ids + 1, keras.layers.Identity()
     else:
+        # in the results, initial weights do not depend on the attention that is copied
+        keras.utils.set_random_seed(seed)
+        head = ClassOfSequence(task.num_classes) if task.num_classes else None
+    if not task.num_classes:
         make_embedding = task.embedding or PairsOfTokens
-        embedding = make_embedding(task.vocabulary_size, task.hidden_dim)
-    return keras_performer.PerformerLM(
-        task.vocabulary_size,
+        embedding = make_embedding(ids, task.hidden_dim)
+    model = keras_performer.PerformerLM(
+        ids,
         max_length=task.length,
         num_layers=NUM_LAYERS,
         num_heads=task.hidden_dim // key_dim,
         hidden_dim=task.hidden_dim,
-        intermediate_dim=feed_forward_width(task.hidden_dim, attention),
+        intermediate_dim=width,
         causal=not task.num_classes,
         attention=attention,
         conv_kernel_size=conv_kernel_size,
@@ -134,19 +173,26 @@ def make_model(task, row, key_dim, seed):
         position_embedding=task.position_embedding,
         seed=seed,
     )
+    return Reader(model, task) if task.has_reader else model
 
 
-def feed_forward_width(hidden_dim, attention):
-    """Returns four times `hidden_dim`; without attention, more for equal parameters.
+def feed_forward_width(task, row, key_dim):
+    """Returns four times the model's width, or another width for equal parameters.
 
-    Attention has four square matrices with biases, and a normalization. A unit of the
-    feed-forward network has a weight from and to each channel, and a bias.
+    Models without attention or with a published attention have nearly as many
+    parameters as the model with exact attention. Weights of other options, such as a
+    gate, are added to these.
     """
-    width = 4 * hidden_dim
-    if attention == "none":
-        of_attention = 4 * hidden_dim**2 + 6 * hidden_dim
-        width += round(of_attention / (2 * hidden_dim + 1))
-    return width
+    width, (kind, *_) = 4 * task.hidden_dim, row.split(", ")
+    if kind != WITHOUT and kind not in published.ROWS:
+        return width
+    exact, own = (
+        count_parameters(make_model(task, name, key_dim, seed=0, width=width))
+        for name in (EXACT, kind)
+    )
+    # a unit has a weight from and to each channel of its block, and a bias
+    of_unit = NUM_LAYERS * (2 * task.hidden_dim + 1)
+    return max(width + round((exact - own) / of_unit), NARROWEST)
 
 
 def count_parameters(model):
@@ -155,14 +201,10 @@ def count_parameters(model):
 
 def attention_of(row, task, key_dim):
     """Makes the attention layer of a row; returns "none" for no attention."""
-    num_heads, grid = task.hidden_dim // key_dim, task.grid or (task.length,)
-    _, rotary = positions_of(task.position_embedding, row, grid, key_dim)
-    common = dict(
-        num_heads=num_heads,
-        key_dim=key_dim,
-        causal=not task.num_classes,
-        rotary=rotary,
-    )
+    if row in published.ROWS:
+        return published.attention_of(row, task, key_dim)
+    num_heads = task.hidden_dim // key_dim
+    common = dict(num_heads=num_heads, key_dim=key_dim, causal=not task.num_classes)
     row, *options = row.split(", ")
     if row == WITHOUT:
         return "none"
@@ -205,7 +247,7 @@ def numbers_in_state(row, task, key_dim):
         return 0
     if row.startswith(EXACT):
         return task.length * 2 * task.hidden_dim
-    if task.num_classes:
+    if task.num_classes or row in published.ROWS:
         return None
     state = attention_of(row, task, key_dim).get_initial_state(1)["attention"]
     return sum(int(x.shape.num_elements()) for x in state.values())

@@ -8,6 +8,7 @@ import numpy as np
 
 from benchmarks import runner
 from benchmarks.learning import models, times, training
+from benchmarks.learning.tasks import ENOUGH
 from benchmarks.tables import NOTHING, by, table
 
 LEARNED = 0.9
@@ -18,90 +19,90 @@ SWAP = """\
 What trained models with exact attention lose in held-out bits when other attention
 takes its place, with their weights and without training."""
 
+EXPLANATION = f"""\
+"window" is `LocalAttention`; "softmax", "taylor" and "relu" are `PerformerAttention`
+with that feature map, "window + ..." the same with an exact window; "gate" is a forget
+gate. The initial log-gain of far keys is 0, with "high gain" 2, and with "gains in
+turn" -4 and 2 in turns, from head to head.
+
+Means over seeds ± their standard deviation, at the best of the learning rates that most
+had, by these very sequences. All rows of a task have the same batches and steps, and
+nearly the same parameters: without attention the feed-forward network is wider, and
+where attention has more weights, it is narrower, as far as that suffices. Results are
+of held-out sequences; in bits, less is better. A run of recall or needle ends when
+{ENOUGH:.1%} of the questions are answered; its last value counts.
+
+"Minus exact" is the mean difference from exact attention of the same seeds, ± its
+standard error. "After S s" is at equal time: that in which the fastest row with
+attention takes all its steps, between measurements on a line. A run that has ended
+keeps its last value."""
+
 
 def write(runs, folder):
     """Writes `tables.md` from dicts of `training.train`, in the order of the plan."""
-    runs = times.retold(runs, folder)
-    parts = opening("# Does it learn?", runs, folder, summary, explanation)
-    for (name, key_dim), same in by(runs, "task", "key_dim"):
-        window, steps = same[0]["window"], same[0]["steps"]
-        about = f"key_dim {key_dim}, window {window}, {steps:,} steps."
-        left_out = () if same[0]["measure"] == "accuracy" else (LEARNED_AFTER,)
-        of_task = task_table(same, [equal_time(same)], left_out)
-        parts += [f"## {name}\n\n{about}", of_task]
+    about = "The seed of digits is the fold that is held out."
+    parts = sections("# Does it learn?", runs, folder, models.ROWS, about)
     swapped = swap_table(runs)
     return runner.write_page(folder, [*parts, *([SWAP, swapped] if swapped else [])])
 
 
-def opening(title, runs, folder, *of_runs):
-    """Returns the title, results of the functions `of_runs`, and text about times."""
+def sections(title, runs, folder, rows, about, left_out=(), also=()):
+    """Returns the parts of a page: a summary, explanations, and a table of each task.
+
+    Args:
+        title: str.
+        runs: list of dicts of `training.train`, in the order of the plan.
+        folder: path of the page, with the times of steps if there are any.
+        rows: names of the attentions in the summary, in their order.
+        about: str, what the page explains beside `explanation`.
+        left_out: names of columns that the tables of tasks do not have.
+        also: rows in whose time results are compared, beside the fastest attention's.
+    """
     if not runs:
         return [title, "No runs."]
-    return [title, *(say(runs) for say in of_runs), times.explanation(folder)]
-
-
-def explanation(runs):
-    where = " or ".join(
-        "each on one core, others beside it"
-        if threads == 1
-        else "one after another on all cores"
-        for threads in sorted({run["threads"] for run in runs})
-    )
-    machines, versions, hours = made_by(runs)
-    return f"""\
-"window" is `LocalAttention`; "softmax" and "taylor" are `PerformerAttention` with that
-feature map, "window + ..." the same with an exact window; "gate" is a forget gate.
-
-Means over seeds at the best of the learning rates that most had. All rows of a task
-have the same parameters (to 1 %: without attention the feed-forward network is wider)
-and steps. Bits are of held-out data: less is better. A run of recall or needle ends
-when 99.5 % of held-out questions are answered; its last value counts. "Minus exact" is
-the mean difference from exact attention of the same seeds or folds, ± its standard
-error.
-
-"After S s" is at equal wall time: that in which the fastest row with attention takes
-all its steps, between measurements on a line. Who has ended keeps the last value.
-
-{len(runs)} runs on {machines}, {where}, with TensorFlow {versions};
-{hours:.1f} hours, summed over runs; written {datetime.date.today()}."""
-
-
-def made_by(runs):
-    """Returns the machines of runs, TensorFlow versions, and hours in all."""
-    machines, versions = (
-        " and ".join(dict.fromkeys(run[name] for run in runs))
-        for name in ("machine", "tensorflow")
-    )
-    return machines, versions, sum(run["seconds_in_all"] for run in runs) / 3600
+    runs = times.retold(runs, folder)
+    parts = [title, summary(runs, rows), EXPLANATION, about, origin(runs)]
+    parts.append(times.explanation(folder))
+    for (name, key_dim), same in by(runs, "task", "key_dim"):
+        model = max(same, key=lambda run: run["steps"])  # a baseline has no steps
+        window, steps = model["window"], model["steps"]
+        sizes = f"key_dim {key_dim}, window {window}, {steps:,} steps."
+        seconds = equal_time(same), *(equal_time(of_row(same, row)) for row in also)
+        parts += [f"## {name}\n\n{sizes}", task_table(same, seconds, left_out)]
+    return parts
 
 
 def origin(runs):
     """Returns a sentence about seeds, machines and hours of runs."""
-    machines, versions, hours = made_by(runs)
     seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
+    machines, versions = (
+        " and ".join(dict.fromkeys(run[name] for run in runs))
+        for name in ("machine", "tensorflow")
+    )
+    hours = sum(run["seconds_in_all"] for run in runs) / 3600
     return f"""\
 {len(runs)} runs, seeds {seeds}, on {machines}, with TensorFlow {versions}; {hours:.1f}
 hours, summed over runs; written {datetime.date.today()}."""
 
 
-def summary(runs):
+def summary(runs, rows):
     """Returns tables of the result and the time of each attention in each task."""
     key_dim = min(run["key_dim"] for run in runs)
     of_size = [run for run in runs if run["key_dim"] == key_dim]
+    tasks = by(of_size, "task")
+    there = {run["row"] for run in of_size}
     results, steps = [], []
-    for name, of_task in by(of_size, "task"):
-        num_seeds = len({run["seed"] for run in of_task})
-        of_rows = [best(of_row(of_task, row)) for row in models.ROWS]
-        means = [
-            with_count(f"{mean_result(same):.3f}", same, num_seeds) if same else NOTHING
-            for same in of_rows
-        ]
-        results.append([f"{name}, {of_task[0]['measure']}", *means])
-        steps.append([name, *map(milliseconds, of_rows)])
-    tables = {f"key_dim {key_dim}": results, "milliseconds a step": steps}
-    return "\n\n".join(
-        table([what, *models.ROWS], lines) for what, lines in tables.items()
-    )
+    for row in rows:
+        if row in there:
+            of_tasks = [(best(of_row(same, row)), same) for _, same in tasks]
+            results.append([row, *(with_spread(*both) for both in of_tasks)])
+            steps.append([row, *(milliseconds(of_task) for of_task, _ in of_tasks)])
+    measured = [f"{name}, {same[0]['measure']}" for name, same in tasks]
+    tables = [
+        table([f"key_dim {key_dim}", *measured], results),
+        table(["milliseconds a step", *(name for name, _ in tasks)], steps),
+    ]
+    return "\n\n".join(tables)
 
 
 def of_row(runs, row):
@@ -133,12 +134,14 @@ def task_table(runs, seconds, left_out=()):
         ("ms a step", milliseconds),
         ("state of a layer", lambda same: count(same[0]["state"])),
         ("parameters", lambda same: count(same[0]["parameters"])),
-        (LEARNED_AFTER, steps_to_learn),
     ]
+    if runs[0]["measure"] == "accuracy":
+        columns.append((LEARNED_AFTER, steps_to_learn))
     columns = [(name, cell) for name, cell in columns if name not in left_out]
     lines = [
         [cell(same) for _, cell in columns]
-        for _, same in by(runs, "row", "learning_rate")
+        for _, of_rates in by(runs, "row")
+        for _, same in by(of_rates, "learning_rate")
     ]
     return table([name for name, _ in columns], lines)
 
@@ -186,9 +189,15 @@ def swap_table(runs):
     return table(header, lines) if groups else ""
 
 
-def with_count(text, runs, num_seeds):
-    """Adds the number of seeds to a text if some are missing."""
-    return text if len(runs) == num_seeds else f"{text} (n = {len(runs)})"
+def with_spread(runs, of_task):
+    """Formats mean, standard deviation, and number of seeds if some are missing."""
+    if not runs:
+        return NOTHING
+    text = f"{mean_result(runs):.3f}"
+    if len(runs) > 1:
+        text += f" ± {deviation(runs):.3f}"
+    complete = len(runs) == len({run["seed"] for run in of_task})
+    return text if complete else f"{text} (n = {len(runs)})"
 
 
 def best(runs):

@@ -1,56 +1,68 @@
 """A study: trains the models that its file lacks, or times them, and writes a page."""
 
+import itertools
 import json
 
 from benchmarks import runner
-from benchmarks.learning import times
+from benchmarks.learning import counts, times, training
 
 OPTIONS = dict(quick=False, full=False, workers=2, report_only=False)
 OPTIONS |= dict(tasks=[str], rows=[str], seeds=[int])
 # Options that select runs, and the entry of a run that each compares.
 SELECTED = {"tasks": "task", "rows": "row", "seeds": "seed", "key_dims": "key_dim"}
-# Entries that identify a run; a study may lack the head size.
+# Entries that identify a run.
 FIELDS = "task", "row", "key_dim", "seed", "learning_rate", "steps"
 # `--quick` divides the steps by QUICK_PART, and evaluates less often.
 QUICK_PART, QUICK_EVALUATIONS = 20, 3
 
 
-def run(options, train, make_model, wanted, write):
+def run(options, wanted, write):
     """Trains missing runs, or times their steps, and writes the page.
 
     Args:
         options: has `OPTIONS` and `output`; with `times` nothing is trained.
-        train: function of the arguments of a run that returns a line of `runs.jsonl`.
-        make_model: function of task, row, seed and, if runs have it, key_dim.
-        wanted: list of the arguments of runs.
+        wanted: list of the arguments of runs, which are those of `training.train`.
         write: function of runs and a folder that writes the page.
     """
     is_timed = getattr(options, "times", False)
     if is_timed:
-        times.complete(make_model, wanted, options.output)
+        times.complete(wanted, options.output)
     workers = None if is_timed or options.report_only else options.workers
     path = options.output / "runs.jsonl"
-    print(write(complete(train, wanted, path, workers, options.full), options.output))
+    print(write(complete(wanted, path, workers, options.full), options.output))
 
 
-def run_of(task, row, seed, learning_rate, evaluations, quick=False, **more):
-    """Returns the arguments of a run; `more` are those that only some studies have."""
+def run_of(task, row, key_dim, seed, factor, evaluations, quick):
+    """Returns the arguments of a run, with `factor` times the task's learning rate."""
+    trains = row != counts.ROW
+    steps = task.steps // (QUICK_PART if quick else 1)
     return {
         "task": task,
         "row": row,
+        "key_dim": key_dim,
         "seed": seed,
-        "learning_rate": learning_rate,
-        "steps": task.steps // (QUICK_PART if quick else 1),
+        "learning_rate": factor * task.learning_rate if trains else None,
+        "steps": steps if trains else 0,
         "evaluations": QUICK_EVALUATIONS if quick else evaluations,
-        **more,
     }
 
 
-def planned(runs, options):
+def planned(parts, options, evaluations):
     """Returns the selected runs without duplicates, in the order of seeds.
 
     If the command is stopped early, its table then still has all tasks.
+
+    Args:
+        parts: tuples of a task and lists of seeds, rows, head sizes and factors of the
+            learning rate, which are all combined.
+        options: as in `run`.
+        evaluations: int, how often a run is measured.
     """
+    runs = [
+        run_of(task, row, key_dim, seed, factor, evaluations, options.quick)
+        for task, *lists in parts
+        for seed, row, key_dim, factor in itertools.product(*lists)
+    ]
     for option, entry in SELECTED.items():
         chosen = getattr(options, option, None)
         if chosen is not None:
@@ -59,7 +71,7 @@ def planned(runs, options):
     return sorted(runs, key=lambda run: run["seed"])
 
 
-def complete(train, wanted, path, workers, all_there_are=False):
+def complete(wanted, path, workers, all_there_are=False):
     """Makes the runs that a file lacks, and adds a line of JSON for each.
 
     If `workers` is `None`, makes no runs. Returns existing results of wanted runs in
@@ -70,7 +82,8 @@ def complete(train, wanted, path, workers, all_there_are=False):
     made = {name_of(run): run for run in map(json.loads, lines)}
     names = [name_of(run) for run in wanted]
     missing = [run for name, run in zip(names, wanted) if name not in made]
-    for result in runner.results(train, [] if workers is None else missing, workers):
+    missing = [] if workers is None else missing
+    for result in runner.results(training.train, missing, workers):
         with path.open("a") as file:
             file.write(json.dumps(result) + "\n")
         made[name_of(result)] = result

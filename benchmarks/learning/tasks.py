@@ -42,12 +42,14 @@ class Task:
     The window covers at most L / 8 keys of a query. `draw` is a function of a random
     generator and a batch size, `held_out` returns a list of batches that are not used
     in training. Without `num_classes`, each position predicts a token. Without `grid`,
-    positions are one-dimensional. Training ends at the held-out accuracy `enough`.
-    `parts` are measured separately: weights of held-out batches are then
-    `(parts, B, L)`, and the first part is the result. `embedding` is a function of
-    vocabulary size and model width, or `None` for `PairsOfTokens`. Training begins with
-    the stages `shorter`: tuples of a draw function for shorter sequences, a batch size,
-    and the share of the steps at which the stage ends.
+    positions are one-dimensional. Without `position_embedding`, `PerformerLM` chooses.
+    Training ends at the held-out accuracy `enough`. With `decay` the learning rate
+    falls linearly to 0 after `steps`. `parts` are measured separately: weights of
+    held-out batches are then `(parts, B, L)`, and the first part is the result.
+    `embedding` is a function of vocabulary size and model width, or `None` for
+    `PairsOfTokens`. With `has_reader` the logits are from `models.Reader`. Training
+    begins with the stages `shorter`: tuples of a draw function for shorter sequences, a
+    batch size, and the share of the steps at which the stage ends.
     """
 
     name: str
@@ -63,7 +65,9 @@ class Task:
     learning_rate: float
     num_classes: int | None = None
     grid: tuple[int, ...] | None = None
-    position_embedding: typing.Literal["learned", "rotary"] = "learned"
+    position_embedding: typing.Literal["learned", "rotary"] | None = "learned"
+    decay: bool = False
+    has_reader: bool = False
     enough: float | None = None
     parts: tuple[str, ...] = ()
     embedding: typing.Callable | None = None

@@ -3,7 +3,6 @@
 Seconds of runs cannot be compared, as runs are from several machines.
 """
 
-import functools
 import itertools
 import math
 import statistics
@@ -13,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import runner
+from benchmarks.learning import counts, models
 from benchmarks.learning.training import step_of
 
 # Steps that trace and compile, and steps that are timed.
@@ -24,13 +24,12 @@ nothing: medians of {STEPS} steps, on one thread of {{machine}}, with TensorFlow
 {{tensorflow}}. Rows of one task may be from two days, which differ by up to 13 %."""
 
 
-def complete(make_model, runs, folder):
+def complete(runs, folder):
     """Times a step of each task, row and head size; writes the file after each.
 
     Uses the same processes as training: processes that give memory back are slower.
 
     Args:
-        make_model: function of task, row, seed and, if runs have it, key_dim.
         runs: list of dicts; runs that have times are timed again.
         folder: path.
 
@@ -44,21 +43,20 @@ def complete(make_model, runs, folder):
             f"{path} has times of {times['machine']}, and this is {here}: they cannot "
             "be compared. Give another --output, or move the file away."
         )
-    names = ("task", "row", "key_dim") if "key_dim" in runs[0] else ("task", "row")
+    runs = [run for run in runs if run["row"] != counts.ROW]
     cases = {(run["task"].name, row_of(run)): run for run in runs}.values()
-    cases = [{name: run[name] for name in names} for run in cases]
-    timed_here = functools.partial(timed, make_model)
-    for name, row, seconds in runner.results(timed_here, cases, workers=1):
+    cases = [{x: run[x] for x in ("task", "row", "key_dim")} for run in cases]
+    for name, row, seconds in runner.results(timed, cases, workers=1):
         times.setdefault(name, {})[row] = seconds
         times["machine"], times["tensorflow"] = here, tf.__version__
         runner.save(path, times)
         print(name, row, f"{1e3 * seconds:.0f} ms", flush=True)
 
 
-def timed(make_model, **case):
+def timed(task, row, key_dim):
     """Returns the names of a case's task and row, and the seconds of a step."""
-    seconds = of_step(make_model(**case, seed=0), case["task"])
-    return case["task"].name, row_of(case), seconds
+    seconds = of_step(models.make_model(task, row, key_dim, seed=0), task)
+    return task.name, row_of({"row": row, "key_dim": key_dim}), seconds
 
 
 def of_step(model, task, steps=STEPS, jit_compile=True):
@@ -105,4 +103,4 @@ def explanation(folder):
 
 def row_of(run):
     """Returns the name of a run's row in a file of times."""
-    return f"{run['row']}, {run['key_dim']}" if "key_dim" in run else run["row"]
+    return f"{run['row']}, {run['key_dim']}"

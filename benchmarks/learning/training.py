@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import runner
-from benchmarks.learning import models
+from benchmarks.learning import counts, models
 from keras_performer import calibrate
 
 WARMUP_STEPS = 50
@@ -27,7 +27,7 @@ NUM_DRAWS = 2
 
 
 def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
-    """Trains a model.
+    """Trains a model, or computes the baseline of `counts`.
 
     With one thread, seconds are CPU seconds: on an idle core these equal wall time, and
     other programs do not add to them.
@@ -36,67 +36,57 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         Dict of numbers about the run, with its `"curve"`: lists of steps, seconds of
         training (without the first two steps of each length, which trace), loss in bits
         of the last step, and `Task.measure` of held-out data, for each of `Task.parts`
-        if any. The curve ends before `steps` if `Task.enough` was reached. For exact
-        attention and a task in bits without parts also `"swap"`, from `bits_lost`.
+        if any. The curve ends before `steps` if `Task.enough` was reached, and is empty
+        for the baseline. For exact attention and a task in bits, without parts and a
+        reader, also `"swap"`, from `bits_lost`.
     """
     began = time.perf_counter()
-    model = models.make_model(task, row, key_dim, seed)
-    random = np.random.default_rng([seed, 7])
-    before = None
-    if row.endswith(f", {models.REDRAW}"):
-        before = functools.partial(redraw, model)
-    curve = learn(model, task, learning_rate, steps, evaluations, random, before)
-    more = {}
-    if task.parts:
-        more["parts"] = task.parts
-    elif row == models.EXACT and task.measure == "bits":
-        more["swap"] = bits_lost(model, task, key_dim, seed)
-    return record(
-        task,
-        began,
-        row=row,
-        key_dim=key_dim,
-        seed=seed,
-        learning_rate=learning_rate,
-        steps=steps,
-        state=models.numbers_in_state(row, task, key_dim),
-        **more,
-        **figures(model, curve),
-    )
-
-
-def figures(model, curve):
-    """Returns a run's number of parameters, last result, seconds, and curve."""
-    last = {"result": curve[-1][3], "seconds": curve[-1][1], "curve": curve}
-    return {"parameters": models.count_parameters(model), **last}
-
-
-def record(task, began, **of_run):
-    """Makes a line of `runs.jsonl`: task, machine, and the entries `of_run`."""
-    return {
+    run = {
         "task": task.name,
         "measure": task.measure,
+        "row": row,
+        "key_dim": key_dim,
+        "seed": seed,
+        "learning_rate": learning_rate,
+        "steps": steps,
         "window": task.window,
         "threads": tf.config.threading.get_intra_op_parallelism_threads(),
         "machine": runner.machine(),
         "tensorflow": tf.__version__,
-        **of_run,
-        "seconds_in_all": round(time.perf_counter() - began, 1),
     }
+    if row == counts.ROW:
+        made = dict(parameters=None, state=None, seconds=0.0, curve=[])
+        made["result"] = counts.result(task, seed)
+    else:
+        model = models.make_model(task, row, key_dim, seed)
+        random = np.random.default_rng([seed, 7])
+        before = None
+        if row.endswith(f", {models.REDRAW}"):
+            before = functools.partial(redraw, model)
+        curve = learn(model, task, learning_rate, steps, evaluations, random, before)
+        made = {
+            "parameters": models.count_parameters(model),
+            "state": models.numbers_in_state(row, task, key_dim),
+            "seconds": curve[-1][1],
+            "curve": curve,
+            "result": curve[-1][3],
+        }
+        if task.parts:
+            made["parts"] = task.parts
+        elif row == models.EXACT and task.measure == "bits" and not task.has_reader:
+            made["swap"] = bits_lost(model, task, key_dim, seed)
+    return {**run, **made, "seconds_in_all": round(time.perf_counter() - began, 1)}
 
 
-def learn(
-    model, task, learning_rate, steps, evaluations, random, before=None, decay=False
-):
+def learn(model, task, learning_rate, steps, evaluations, random, before=None):
     """Trains a model, and measures it meanwhile; returns the curve of `train`.
 
-    `before` is called before each step with the step's number, from 1. With `decay` the
-    learning rate falls linearly to 0 after `steps`.
+    `before` is called before each step with the step's number, from 1.
     """
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     clock = time.process_time if threads == 1 else time.perf_counter
     compiles = steps >= COMPILED_FROM
-    step = step_of(model, learning_rate, compiles, steps if decay else None)
+    step = step_of(model, learning_rate, compiles, steps if task.decay else None)
     measure = measuring(model, task)
     curve, seconds = [], 0.0
     noted = set(np.linspace(0, steps, evaluations + 1, dtype=int)[1:])

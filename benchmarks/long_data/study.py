@@ -4,7 +4,7 @@ import functools
 import statistics
 
 from benchmarks import runner
-from benchmarks.learning import models, study, training
+from benchmarks.learning import models, study
 from benchmarks.learning.__main__ import EVALUATIONS, KEY_DIM, SEEDS
 from benchmarks.learning.report import at_equal_time, minus, of_row, origin
 from benchmarks.learning.tasks import Task
@@ -56,8 +56,7 @@ def main(
     options = runner.options(about, argv, {"rows": ROWS}, **study.OPTIONS, **more)
     lengths = options.lengths or (full_lengths if options.full else lengths)
     tasks = [task for length in lengths for task in make_tasks(length, options)]
-    wanted = plan(tasks, options, key_dim)
-    study.run(options, training.train, models.make_model, wanted, write)
+    study.run(options, plan(tasks, options, key_dim), write)
 
 
 def task(name, length, draw, held_out, shortest, **options):
@@ -89,20 +88,17 @@ def batch_size(length):
 
 def plan(tasks, options, key_dim):
     """Arguments of `training.train`, the first seeds of all tasks first."""
-    runs = [
-        study.run_of(
-            *(task, row, seed, task.learning_rate, EVALUATIONS, options.quick),
-            key_dim=key_dim,
-        )
-        for seed in options.seeds or (SEEDS if options.full else SEEDS[:1])
-        for task in tasks
-        for row in ROWS
-        if models.EXACT not in row or task.length <= EXACT_UP_TO
-    ]
+    seeds = options.seeds or (SEEDS if options.full else SEEDS[:1])
+    parts = []
+    for task in tasks:
+        has_exact = task.length <= EXACT_UP_TO
+        rows = [row for row in ROWS if has_exact or models.EXACT not in row]
+        parts.append((task, seeds, rows, (key_dim,), (1,)))
+    runs = study.planned(parts, options, EVALUATIONS)
     for run in runs:
         run["steps"] = options.steps or run["steps"]
         run["steps"] *= MORE_STEPS if LONGER in run["row"] else 1
-    return study.planned(runs, options)
+    return runs
 
 
 def write(runs, folder):

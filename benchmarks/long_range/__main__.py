@@ -14,19 +14,31 @@ writes it from the runs that exist.
 """
 
 import dataclasses
-import itertools
 
 from benchmarks import runner
-from benchmarks.learning import study, tasks
-from benchmarks.long_range import costs, models, report, training
+from benchmarks.learning import counts, models, published, report, study, tasks
+from benchmarks.learning.__main__ import KEY_DIM, SEEDS
+from benchmarks.long_range import costs
 
-SEEDS = 0, 1, 2
 EVALUATIONS = 6
+FEATURES = f"64{models.FEATURES}"
+PERFORMER = f"window + softmax, {FEATURES}"
+GAINS = f"window + softmax, {models.GAINS_IN_TURN}, {FEATURES}"
+# The number of Taylor features follows from the head size.
+TAYLOR = "window + taylor"
+# Rows of `--quick`, the controls of every task among them, and rows of the core.
+QUICK = counts.ROW, models.WITHOUT, models.EXACT, models.WINDOW, PERFORMER
+CORE = *QUICK, GAINS, "Big Bird", "Linear Transformer"
+ROWS = (
+    *(*CORE, f"window + softmax, high gain, {FEATURES}", TAYLOR),
+    *(f"softmax, {FEATURES}", f"relu, {FEATURES}"),
+    *(row for row in published.ROWS if row not in CORE),
+)
 # Factors of a task's learning rate that `--full` also tries with the first seed.
 OTHER_RATES = 1 / 3, 3
 # Factors that were best for some rows with the first seed; all seeds also have them.
-SLOWER = models.WINDOW, models.GAINS, "Big Bird", "Linformer", "Sinkhorn"
-FASTER = models.PERFORMER, models.GAINS, models.TAYLOR, "Synthesizer"
+SLOWER = models.WINDOW, GAINS, "Big Bird", "Linformer", "Sinkhorn"
+FASTER = PERFORMER, GAINS, TAYLOR, "Synthesizer"
 BETTER_RATES = (
     ("recall 512", 1 / 3, (models.WINDOW,)),
     ("recall 512", 3, ("Linear Transformer",)),
@@ -35,30 +47,35 @@ BETTER_RATES = (
     ("bytes 512", 1 / 3, ("Linear Transformer",)),
     ("bytes 512", 3, FASTER),
 )
-# Rows of `--quick`.
-CONTROLS = models.WITHOUT, models.EXACT, models.WINDOW, models.PERFORMER
-QUICK_ROWS = models.COUNTS, *CONTROLS
+# What the page says beside `report.EXPLANATION`.
+ABOUT = f"""\
+"{counts.ROW}" is a logistic regression on how often each token occurs (of the next
+token: how often it comes after the one before): no network. Where a network does no
+better, it has been trained too little to say which attention is better.
+
+The second "after S s" is at the time in which exact attention takes all its steps. As
+learning rates fall until the last step, slower rows are read in the middle of their
+training."""
 
 
 def main(argv=None):
     names = [task.name for task in core()]
-    choices = {"tasks": names, "rows": models.ROWS}
+    choices = {"tasks": names, "rows": ROWS}
     more = dict(times=False, costs=False, output=runner.RUNS / "long_range")
     options = runner.options(__doc__, argv, choices, **study.OPTIONS, **more)
     if options.costs:
-        costs.complete(options.rows or models.MODELS, options.output / "costs.json")
+        trained = [row for row in options.rows or ROWS if row != counts.ROW]
+        costs.complete(trained, options.output / "costs.json")
         options.report_only = True
-    wanted = plan(options)
-    if options.times:
-        wanted = [run for run in wanted if run["row"] != models.COUNTS]
-    study.run(options, training.train, models.make_model, wanted, report.write)
+    study.run(options, plan(options), write)
 
 
 def core():
     """Returns three tasks that two cores train within two hours."""
-    usual = dict(window=32, batch_size=8)
-    images = dict(steps=900, batch_size=32, learning_rate=4e-3)
-    of_bytes = dict(steps=600, learning_rate=6e-3, position_embedding="rotary")
+    models_of = dict(decay=True, has_reader=True)
+    usual = dict(window=32, batch_size=8, **models_of)
+    images = dict(steps=900, batch_size=32, learning_rate=4e-3, **models_of)
+    of_bytes = dict(steps=600, learning_rate=6e-3, position_embedding=None)
     return [
         tasks.recall(512, 32, steps=900, learning_rate=3e-3, **usual),
         tasks.digits_anywhere(12, **images),
@@ -67,46 +84,45 @@ def core():
 
 
 def parts(options):
-    """Yields tasks, rows, seeds and factors of the learning rate.
+    """Yields task, seeds, rows, head sizes and factors of the learning rate.
 
     `--full` has everything, but not all combinations: all rows have three seeds, and
     three rates with the first seed.
     """
-    first = SEEDS[:1]
+    size, first = (KEY_DIM,), SEEDS[:1]
     if not options.full:
-        chosen = options.rows or (QUICK_ROWS if options.quick else models.CORE)
+        rows = options.rows or (QUICK if options.quick else CORE)
         seeds = options.seeds or (first if options.quick else SEEDS)
-        yield core(), chosen, seeds, (1,)
+        for task in core():
+            yield task, seeds, rows, size, (1,)
         return
-    yield core(), models.ROWS, SEEDS, (1,)
-    yield core(), models.ROWS, first, OTHER_RATES
-    for name, factor, better in BETTER_RATES:
-        named = [task for task in core() if task.name == name]
-        yield named, better, SEEDS, (factor,)
+    for task in core():
+        yield task, SEEDS, ROWS, size, (1,)
+        yield task, first, ROWS, size, OTHER_RATES
+        for name, factor, better in BETTER_RATES:
+            if task.name == name:
+                yield task, SEEDS, better, size, (factor,)
 
 
 def plan(options):
     """Returns the arguments of `training.train` for each run, in order."""
-    runs = [
-        arguments(task, row, seed, factor, options.quick)
-        for of, rows, seeds, factors in parts(options)
-        for seed, task, row, factor in itertools.product(seeds, of, rows, factors)
-        if is_run(task, row)
-    ]
-    return study.planned(runs, options)
+    runs = study.planned(parts(options), options, EVALUATIONS)
+    return [run for run in runs if is_run(run["task"], run["row"])]
 
 
 def is_run(task, row):
-    if row == models.COUNTS and not task.num_classes and task.measure == "accuracy":
+    if row == counts.ROW and not task.num_classes and task.measure == "accuracy":
         return False  # counts of token pairs say nothing there
-    return bool(task.num_classes) or row not in models.NOT_CAUSAL
+    return bool(task.num_classes) or row not in published.NOT_CAUSAL
 
 
-def arguments(task, row, seed, factor, quick):
-    if row == models.COUNTS:
-        return study.run_of(task, row, seed, None, evaluations=1, steps=0)
-    rate = factor * task.learning_rate
-    return study.run_of(task, row, seed, rate, EVALUATIONS, quick)
+def write(runs, folder):
+    """Writes `tables.md` from runs and the folder's costs; returns the text."""
+    title = "# Which attention? Tasks of long sequences"
+    left_out = "std", "state of a layer", report.LEARNED_AFTER
+    exact = (models.EXACT,)
+    parts = report.sections(title, runs, folder, ROWS, ABOUT, left_out, also=exact)
+    return runner.write_page(folder, parts + costs.section(folder / "costs.json"))
 
 
 if __name__ == "__main__":

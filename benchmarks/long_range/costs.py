@@ -9,16 +9,26 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import runner, worker
-from benchmarks.learning import times
+from benchmarks.learning import models, times
+from benchmarks.learning.__main__ import KEY_DIM
 from benchmarks.learning.tasks import Task
-from benchmarks.long_range import models
+from benchmarks.tables import NOTHING, table
 
 LENGTHS = 1024, 4096, 16384
 WINDOW = 64
 VOCABULARY_SIZE = 256
 STEPS = 5
+# Rows whose memory grows with the square of the length.
+QUADRATIC = models.EXACT, "Sinkhorn", "Synthesizer", "gMLP"
 # Steps that might need more bytes are not run.
 LARGEST = 8e9
+ABOUT = f"""\
+A training step of the model of two blocks of 64 units, head size 16, one sequence,
+as in `fit` on a CPU, where layers compile themselves, on one thread; here all have the
+same feed-forward networks, and the parameters that come of it. MiB are those of the
+process at its peak above what it had when all was compiled: of short sequences less, as
+they find room that compiling left. Where there is "{NOTHING}" more than 8 GB would be
+needed: not run."""
 
 
 def complete(names, path):
@@ -41,7 +51,7 @@ def measured(row, length, shorter):
     `None` if the step might need too much memory.
     """
     last = list(shorter.values())[-1] if shorter else {"bytes": 0}
-    grows = 16 if row in models.QUADRATIC else 4
+    grows = 16 if row in QUADRATIC else 4
     if last is None or grows * last["bytes"] > LARGEST:
         return None
     case = {"row": row, "length": length}
@@ -79,9 +89,7 @@ def made(task, row):
     Training equalizes parameters instead. Here, an attention with weights for thousands
     of positions would leave almost no feed-forward network, and seem too cheap.
     """
-    width = models.WIDTHS * task.hidden_dim
-    encoder = models.encoder_of_width(task, row, width, seed=0)
-    return models.Reader(encoder, task)
+    return models.make_model(task, row, KEY_DIM, seed=0, width=4 * task.hidden_dim)
 
 
 def task(length):
@@ -102,7 +110,27 @@ def task(length):
         num_classes=10,
         measure="accuracy",
         hidden_dim=64,
+        has_reader=True,
         steps=STEPS,
         batch_size=1,
         learning_rate=1e-3,
     )
+
+
+def section(path):
+    """Returns parts of a page: tokens a second and memory of a training step."""
+    costs = runner.read(path)
+    if not costs:
+        return []
+    lengths = sorted(
+        {int(n) for of_row in costs.values() for n in of_row if n.isdigit()}
+    )
+    lines = []
+    for row, of_row in costs.items():
+        cells = [of_row.get(str(length)) for length in lengths]
+        speeds = [NOTHING if c is None else f"{c['tokens_a_second']:,}" for c in cells]
+        sizes = [NOTHING if c is None else f"{c['bytes'] / 2**20:,.0f}" for c in cells]
+        lines.append([row, *speeds, *sizes])
+    header = ["attention", *(f"{n:,} tokens" for n in lengths)]
+    header += [f"{n:,}: MiB" for n in lengths]
+    return ["## Tokens a second, and memory", ABOUT, table(header, lines)]

@@ -22,11 +22,10 @@ from benchmarks import (
 from benchmarks.conversion import speed
 from benchmarks.gpu import report as gpu
 from benchmarks.learning import __main__ as learning
-from benchmarks.learning import models, tasks
+from benchmarks.learning import counts, models, tasks
 from benchmarks.long_data import documents, fasta, genomes, needles, sources
 from benchmarks.long_range import __main__ as long_range
 from benchmarks.long_range import costs
-from benchmarks.long_range import models as long_models
 from benchmarks.serving import __main__ as serving
 
 SHORT = dict(window=4, steps=3, batch_size=2, learning_rate=1e-3)
@@ -198,17 +197,17 @@ def test_long_range(tmp_path, monkeypatch, eagerly):
     monkeypatch.setattr(tasks, "HELD_OUT_DIGITS", 8)
     monkeypatch.setattr(tasks, "DIGITS_AT_ONCE", 4)
     size = dict(batch_size=4, learning_rate=1e-3)
-    task = tasks.digits_anywhere(8, steps=2, **size)
+    task = tasks.digits_anywhere(8, steps=2, decay=True, has_reader=True, **size)
     monkeypatch.setattr(long_range, "core", lambda: [task])
     flags = ["--tasks", task.name, "--seeds", "0", "--output", str(tmp_path)]
-    flags += ["--workers", "0", "--rows", long_models.COUNTS, long_models.WITHOUT]
+    flags += ["--workers", "0", "--rows", counts.ROW, models.WITHOUT]
     long_range.main(flags)
     runs = [*map(json.loads, (tmp_path / "runs.jsonl").read_text().splitlines())]
-    assert [run["row"] for run in runs] == [long_models.COUNTS, "no attention"]
+    assert [run["row"] for run in runs] == [counts.ROW, "no attention"]
     # 8 images of ten classes
     assert all(8 * run["result"] == round(8 * run["result"]) for run in runs)
     large = {1024: {"tokens_a_second": 1, "bytes": costs.LARGEST / 15}}
-    assert costs.measured(long_models.EXACT, 4096, large) is None
+    assert costs.measured(models.EXACT, 4096, large) is None
 
 
 @pytest.fixture

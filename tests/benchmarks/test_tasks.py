@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.learning import __main__ as learning
-from benchmarks.learning import models, tasks
+from benchmarks.learning import counts, models, published, tasks
 from benchmarks.long_range import __main__ as long_range
-from benchmarks.long_range import models as long_models
 
 
 def test_tasks_sample_tokens_of_their_vocabulary():
@@ -34,18 +33,19 @@ def test_rows_are_of_one_size_and_what_they_are_called():
     first, last = (block.attention for block in model.blocks)
     np.testing.assert_allclose(first.log_gain.numpy(), 2.0, rtol=1e-6)
     assert type(last).__name__ == "ExactAttention"
-    options = dict(steps=2, batch_size=4, learning_rate=1e-3)
+    options = dict(steps=2, batch_size=4, learning_rate=1e-3, has_reader=True)
     long_task, kinds, exact = tasks.digits_anywhere(8, **options), set(), None
     causal = dataclasses.replace(long_task, num_classes=None)
-    for row in long_models.MODELS:
-        encoder = long_models.make_encoder(long_task, row, seed=0)
-        size = models.count_parameters(encoder)
+    rows = [row for row in long_range.ROWS if row != counts.ROW]
+    for row in rows:
+        model = models.make_model(long_task, row, 16, seed=0)
+        size = models.count_parameters(model)
         exact = exact or size
         assert abs(size / exact - 1) < 0.02, row
-        if row in long_models.NOT_CAUSAL:
+        if row in published.NOT_CAUSAL:
             with pytest.raises(ValueError, match="causal"):
-                long_models.attention_of(row, causal)
-        layer = encoder.blocks[0].attention
+                models.attention_of(row, causal, 16)
+        layer = model.encoder.blocks[0].attention
         config = layer.get_config() if row != models.WITHOUT else {}
         kinds.add((type(layer).__name__, str(config | {"name": None})))
-    assert len(kinds) == len(long_models.MODELS)
+    assert len(kinds) == len(rows)

@@ -148,10 +148,10 @@ def make_model(task, row, key_dim, seed, width=None):
     conv_kernel_size = CONV_KERNEL_SIZE if row.endswith(f", {CONV}") else None
     ids, embedding = task.vocabulary_size, None
     if task.has_reader:
-        # in the results, these models have an id that no token has
+        # the models of the stored results had one id that no token has
         ids, head = ids + 1, keras.layers.Identity()
     else:
-        # in the results, initial weights do not depend on the attention that is copied
+        # here the stored results do not count the seeds that `attention` has taken
         keras.utils.set_random_seed(seed)
         head = ClassOfSequence(task.num_classes) if task.num_classes else None
     if not task.num_classes:

@@ -154,7 +154,7 @@ def converted(case, exact, feature_map, num_steps):
     calibrated, report = calibrate(both, data, verbose=0)
     calibrating = time.perf_counter() - start
     print(report, flush=True)
-    new, report, transferring = transferred(calibrated, exact, data, num_steps)
+    new, report, transferring = transferred(both, exact, data, num_steps)
     print(report, flush=True)
     if 0 < len(report.learned) < len(report.layers):
         some, _ = convert_to_performer(exact, layers=report.learned, **options)
@@ -226,10 +226,10 @@ def page(case, found, options):
 A model of two blocks, heads of {case.key_dim}, that learned with exact attention, over
 {task.length:,} tokens: what it says of {len(exact.bits)} held-out sequences with that,
 and with other attention in its place. The exact window is {task.window}. "transfer"
-counts the steps of `transfer_attention` after `calibrate` ({case.num_batches} batches
-of {case.batch_size}, without labels). Seconds are those of a clock, of the transfer or
-the calibration, beside other work. Bits lost are paired with the exact model, sequence
-by sequence.
+counts the steps of `transfer_attention`. It and `calibrate` start from the converted
+model, and take {case.num_batches} batches of {case.batch_size}, without labels. Seconds
+are those of a clock, of the transfer or the calibration, beside other work. Bits lost
+are paired with the exact model, sequence by sequence.
 "{LEARNED}": the layer that the report of the transfer advises to keep exact
 is exact.
 

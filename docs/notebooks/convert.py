@@ -161,16 +161,17 @@ found[1].plot(head=0)
 ## Train the attention, layer by layer
 
 `transfer_attention` trains the queries and keys of each layer, so that the layer
-returns nearly what exact attention returns. It needs no labels either. Its report has
+returns nearly what exact attention returns. It needs no labels either. Start from the
+converted model: the features that `calibrate` chooses may learn worse. The report has
 errors of layer outputs; `calibrate` measured the heads, before the output projection.
 """
 
 # %%
 transferred, report = keras_performer.transfer_attention(
-    calibrated, trained, data, num_steps=TRANSFER, verbose=0
+    performer, trained, data, num_steps=TRANSFER, verbose=0
 )
 print(report)
-table["converted, calibrated, transferred"] = bits(transferred)
+table["converted, transferred"] = bits(transferred)
 
 # %% [markdown]
 """

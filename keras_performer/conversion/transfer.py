@@ -63,8 +63,9 @@ def transfer_attention(
     training.
 
     Args:
-        model: a built model with `PerformerAttention`, as from `convert_to_performer`
-            or `calibrate`. It stays unchanged.
+        model: a built model with `PerformerAttention`, as from `convert_to_performer`.
+            It stays unchanged. `calibrate` may give it Taylor features, which learn
+            worse.
         teacher: the model from which `model` was converted, with exact attention:
             `keras.layers.MultiHeadAttention`, `GroupQueryAttention` or
             `ExactAttention`.

@@ -64,8 +64,8 @@ def transfer_attention(
 
     Args:
         model: a built model with `PerformerAttention`, as from `convert_to_performer`.
-            It stays unchanged. `calibrate` may give it Taylor features, which learn
-            worse.
+            It stays unchanged. `calibrate` may give it Taylor features, which learned
+            worse in our tests.
         teacher: the model from which `model` was converted, with exact attention:
             `keras.layers.MultiHeadAttention`, `GroupQueryAttention` or
             `ExactAttention`.

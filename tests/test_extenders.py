@@ -201,6 +201,23 @@ def test_features_that_train_are_not_drawn_anew():
         layer.redraw_features()
 
 
+class NamedShift(layers.MixingLayer):
+    """A mixer with an argument of its own, one of Keras, and further ones."""
+
+    def __init__(self, steps, dtype=None, *args, **kwargs):
+        super().__init__(dtype=dtype, **kwargs)
+        self.steps = steps
+        self.args, self.kwargs = args, kwargs  # not arguments of these names
+
+
+def test_a_config_has_the_arguments_that_are_attributes():
+    config = NamedShift(3, "mixed_bfloat16", name="shift").get_config()
+    assert {"steps": 3, "causal": False, "name": "shift"}.items() <= config.items()
+    assert not {"args", "kwargs"} & config.keys()
+    again = NamedShift.from_config(config)
+    assert again.dtype_policy.name == "mixed_bfloat16" and again.get_config() == config
+
+
 @keras.saving.register_keras_serializable("tests")
 class FreshFunction(feature_maps.FeatureMap):
     """Map that makes a new function for each kernel, and samples with NumPy."""

@@ -47,9 +47,8 @@ class AttentionLayer(
     - `empty_state(batch_size)` returns nested tensors with the batch first;
     - `build_attention()` creates the weights of the mechanism.
 
-    Add a new argument to `__init__`, and its name to the class attribute
-    `config_names` or its config to `get_config`. Register the class with
-    `keras.saving.register_keras_serializable`.
+    Keep a new argument of `__init__` as an attribute of the same name, or add it to
+    `get_config`. Register the class with `keras.saving.register_keras_serializable`.
 
     Class attributes describe the mechanism:
 
@@ -111,18 +110,6 @@ class AttentionLayer(
     supports_cross_attention = True
     drops_weights = False
     cost = "L^2"
-    config_names: tuple[str, ...] = (
-        "num_heads",
-        "key_dim",
-        "value_dim",
-        "dropout",
-        "use_bias",
-        "seed",
-        "causal",
-        "num_key_value_heads",
-        "rotary",
-        "qk_norm",
-    )
     # Initial scale of the logits with `qk_norm`.
     initial_logit_scale: float = 16.0
     # Same names as in `keras.layers.MultiHeadAttention`.
@@ -466,7 +453,6 @@ class AttentionLayer(
     def get_config(self):
         return {
             **super().get_config(),
-            **dense.serialized_options(self),
             "output_shape": self._output_shape,
             "activity_regularizer": keras.regularizers.serialize(
                 self._activity_regularizer
@@ -534,8 +520,6 @@ class ForgettingAttention(AttentionLayer):
         With random features only, this is the gate g of Random Feature Attention,
         arXiv 2103.02143, section 3.2, without the factor 1 - g of new keys.
     """
-
-    config_names: tuple[str, ...] = ("forget_gate", "forget_gate_bias")
 
     def __init__(
         self,

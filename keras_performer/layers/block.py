@@ -66,8 +66,6 @@ class PerformerBlock(
     TensorShape([1, 100, 16])
     """
 
-    config_names = "intermediate_dim", "seed", "conv_kernel_size", "conv_padding"
-
     def __init__(
         self,
         attention: AttentionLayer | MixingLayer | dict | None,
@@ -245,11 +243,7 @@ class PerformerBlock(
         return {"convolution": of_convolution, "attention": state}
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "attention": config.config_of(self.attention),
-            "dropout": self.dropout.rate,
-        }
+        return {**super().get_config(), "dropout": self.dropout.rate}
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

@@ -5,12 +5,9 @@ import inspect
 import typing
 from collections.abc import Sequence
 
-import keras
-import numpy as np
-
 from keras_performer.layers import arguments, call_inputs
 from keras_performer.layers.attention import AttentionLayer
-from keras_performer.layers.config import as_layer, config_of
+from keras_performer.layers.config import as_layer, config_of, serialized
 from keras_performer.layers.exact import ExactAttention
 from keras_performer.layers.mixing import MixingLayer
 from keras_performer.layers.performer import PerformerAttention
@@ -206,7 +203,7 @@ class AttentionChoice:
         for config in configs:
             if made and isinstance(config, dict):
                 config["config"].pop("trainable", None)
-        options = {name: _serialized(value) for name, value in self._options.items()}
+        options = {name: serialized(value) for name, value in self._options.items()}
         attention = configs if self._is_list else configs[0]
         return copy.deepcopy({"attention": attention, **options})
 
@@ -279,12 +276,3 @@ def _agreed_rotary(attention, rotary):
             f"rotary={rotary!r}"
         )
     return call_inputs.checked_rotary(attention, rotary)
-
-
-def _serialized(value):
-    """Converts the value of an option for a config."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
-    if hasattr(value, "get_config"):
-        return keras.saving.serialize_keras_object(value)
-    return value

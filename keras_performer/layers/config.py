@@ -1,8 +1,10 @@
 """Configs of layers, which record changes of the layers inside them."""
 
 import functools
+import inspect
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_performer.layers import arguments, keras_privates
@@ -56,7 +58,10 @@ _KEY = "inner_changes"
 
 
 class KeepsInnerChanges(SaysWhenUnbuilt):
-    """Mixin whose config records LoRA, quantization and freezing of inner layers.
+    """Mixin whose config has all arguments, and changes of the layers inside.
+
+    Arguments of `__init__` are read from the attributes of the same names. Changes are
+    LoRA, quantization and freezing.
 
     The config of a dense layer records its LoRA and quantization. Keras ignores this
     config if an outer layer makes the dense layer: loaded dense layers of
@@ -66,13 +71,8 @@ class KeepsInnerChanges(SaysWhenUnbuilt):
     frozen layer are frozen, except those that the entry calls trainable.
     """
 
-    # attributes that are entries of the config; entries of base classes are added
-    config_names: tuple[str, ...] = ()
-
     def get_config(self):
-        kinds = reversed(type(self).__mro__)
-        names = [x for kind in kinds for x in vars(kind).get("config_names", ())]
-        config = {**super().get_config(), **{x: getattr(self, x) for x in names}}
+        config = {**super().get_config(), **_kept_arguments(self)}
         pending = vars(self).get("_pending_changes")
         changes = _changes(self) if pending is None else pending
         return {**config, _KEY: changes} if changes else config
@@ -88,6 +88,35 @@ class KeepsInnerChanges(SaysWhenUnbuilt):
         if changes or not layer.trainable:
             _when_built(layer, changes or [])
         return layer
+
+
+def _kept_arguments(layer):
+    """Returns the arguments of `__init__` that are attributes, also of base classes.
+
+    Keras itself adds its own arguments, such as `dtype`, to a config.
+    """
+    parameters = {}
+    for kind in reversed(type(layer).__mro__):
+        if issubclass(kind, KeepsInnerChanges):
+            parameters |= inspect.signature(kind.__init__).parameters
+    return {
+        name: serialized(getattr(layer, name))
+        for name, one in parameters.items()
+        if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        and name not in arguments.OF_KERAS
+        and hasattr(layer, name)
+    }
+
+
+def serialized(value):
+    """Returns the value of an argument for a config."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    if isinstance(value, keras.layers.Layer):
+        return config_of(value)
+    if hasattr(value, "get_config") or callable(value):
+        return keras.saving.serialize_keras_object(value)
+    return value
 
 
 def without_inner_changes(config):
@@ -196,12 +225,10 @@ def as_layer(name, value, kind=keras.layers.Layer, or_none=False):
 
 
 def config_of(layer):
-    """Returns a config from which `as_layer` makes the layer again; `None` for `None`.
+    """Returns a config from which `as_layer` makes the layer again.
 
     It lacks the shapes of the built layer, so that the new owner builds the new layer.
     """
-    if layer is None:
-        return None
     config = keras.saving.serialize_keras_object(layer)
     config.pop("build_config", None)
     return config

@@ -56,13 +56,6 @@ def dense_layers(layer, query_shape, value_shape, key_shape):
     return {**made, name: dense(name, attended_shape, 2, output_shape)}
 
 
-def serialized_options(layer):
-    """Returns the options of the dense layers as entries of the config."""
-    # the modules keras.initializers, keras.regularizers and keras.constraints
-    kinds = {name: getattr(keras, name.split("_")[1] + "s") for name in _NAMES}
-    return {x: kind.serialize(getattr(layer, x)) for x, kind in kinds.items()}
-
-
 # -- LoRA in files: its trained weights are kept apart from the frozen kernel.
 
 

@@ -52,7 +52,6 @@ class LocalAttention(ForgettingAttention):
     supports_segments = True
     supports_cross_attention = False
     cost = "L"
-    config_names = "sliding_window", "jit_compile"
 
     def __init__(
         self,

@@ -63,7 +63,6 @@ class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
     supports_segments = False
     supports_cross_attention = False
     cost = "L"
-    config_names: tuple[str, ...] = ("causal",)
 
     def __init__(self, *, causal: bool = False, **kwargs: typing.Any) -> None:
         super().__init__(**kwargs)

@@ -39,7 +39,6 @@ class LinearAttention(ForgettingAttention):
     supports_state = True
     supports_segments = True
     cost = "L"
-    config_names = "chunk_size", "jit_compile"
     exact_window: int | None = None
     log_gain: tf.Tensor | None = None
 
@@ -312,8 +311,6 @@ class PerformerAttention(LinearAttention):
         Choromanski et al. 2020, Rethinking Attention with Performers, arXiv 2009.14794.
     """
 
-    config_names = "exact_window", "initial_log_gain"
-
     def __init__(
         self,
         num_heads: int,
@@ -527,7 +524,6 @@ class PerformerAttention(LinearAttention):
     def get_config(self):
         return {
             **super().get_config(),
-            "feature_map": feature_maps.serialize(self.feature_map),
             "num_random_features": self._num_random_features,
         }
 

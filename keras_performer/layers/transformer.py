@@ -26,15 +26,6 @@ class TransformerLayer(
     the tokens, and normalizes its input or the sum.
     """
 
-    config_names: tuple[str, ...] = (
-        "intermediate_dim",
-        "num_heads",
-        "dropout",
-        "layer_norm_epsilon",
-        "normalize_first",
-        "seed",
-    )
-
     def __init__(
         self,
         intermediate_dim: int,
@@ -129,8 +120,6 @@ class TransformerLayer(
             **super().get_config(),
             **self._attentions.config(made=self.built),
             "activation": keras.activations.serialize(self.activation),
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
         }
 
     def _dense(self, name, shape, dim, **options):

@@ -12,12 +12,7 @@ from keras_performer import feature_maps
 from keras_performer.layers import EmbeddingLayer, arguments, call_inputs, choice
 from keras_performer.layers import state as layer_state
 from keras_performer.layers.block import PerformerBlock
-from keras_performer.layers.config import (
-    KeepsInnerChanges,
-    TracesSpec,
-    as_layer,
-    config_of,
-)
+from keras_performer.layers.config import KeepsInnerChanges, TracesSpec, as_layer
 from keras_performer.layers.dense import LogitsDense
 from keras_performer.layers.embeddings import AxialPositionEmbedding, TokenEmbedding
 from keras_performer.layers.keras_privates import implicit_mask, unlock, with_mask
@@ -204,8 +199,8 @@ class PerformerLM(
         self._attentions = choice.AttentionChoice(
             type(self), attention, options, self.num_heads, self.causal, self.num_layers
         )
-        self._has_own_embedding = embedding is not None
-        self._has_own_head = head is not None
+        given = {"embedding": embedding, "head": head}
+        self._default_layers = tuple(x for x in given if given[x] is None)
         seeds = random.Random(self.seed)
         dtype = self.dtype_policy
         self.embedding = as_layer(
@@ -487,13 +482,5 @@ class PerformerLM(
         return super().from_config(made_of, custom_objects)
 
     def get_config(self):
-        names = "vocabulary_size", "max_length", "num_layers", "num_heads", "hidden_dim"
-        names += "intermediate_dim", "dropout", "causal", "conv_kernel_size"
-        names += "recompute", "position_shape", "position_embedding", "seed"
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-            **self._attentions.config(),
-            "embedding": config_of(self.embedding) if self._has_own_embedding else None,
-            "head": config_of(self.head) if self._has_own_head else None,
-        }
+        parts = {**super().get_config(), **self._attentions.config()}
+        return {**parts, **dict.fromkeys(self._default_layers)}

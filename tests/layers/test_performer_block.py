@@ -33,7 +33,6 @@ class Fading(MixingLayer):
     """
 
     supports_causal = True
-    config_names = ("hidden_dim",)
 
     def __init__(self, hidden_dim, **kwargs):
         super().__init__(**kwargs)

@@ -340,7 +340,6 @@ class BigBirdAttention(AttentionLayer):
 
     supports_cross_attention = False
     cost = "L"
-    config_names = "block_size", "num_global_blocks", "num_random_blocks"
 
     def __init__(
         self,

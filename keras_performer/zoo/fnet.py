@@ -44,7 +44,6 @@ class FourierMixing(MixingLayer):
     """
 
     cost = "L log L"
-    config_names = ("norm",)
 
     def __init__(
         self,

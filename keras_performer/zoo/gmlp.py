@@ -54,7 +54,6 @@ class SpatialGatingUnit(HadHiddenDim, MixingLayer):
 
     supports_causal = True
     cost = "L^2"
-    config_names = "max_length", "intermediate_dim"
 
     def __init__(
         self,

@@ -73,7 +73,6 @@ class LinformerAttention(AttentionLayer):
     supports_causal = False
     drops_weights = True
     cost = "L"
-    config_names = "max_length", "projection_dim", "sharing"
 
     def __init__(
         self,

@@ -194,7 +194,6 @@ class LongformerAttention(AttentionLayer):
 
     supports_cross_attention = False
     cost = "L"
-    config_names = "sliding_window", "num_global_tokens", "jit_compile"
 
     def __init__(
         self,

@@ -50,8 +50,6 @@ class TokenMixing(HadHiddenDim, MixingLayer):
     TensorShape([1, 80, 16])
     """
 
-    config_names = "max_length", "intermediate_dim"
-
     def __init__(
         self,
         max_length: int,

@@ -353,7 +353,6 @@ class ReformerAttention(AttentionLayer):
     supports_segments = True
     supports_cross_attention = False
     cost = "L log L"
-    config_names = "num_hashes", "num_buckets", "sliding_window"
 
     def __init__(
         self,

@@ -194,8 +194,6 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
     TensorShape([1, 100, 16])
     """
 
-    config_names = "intermediate_dim", "dropout", "seed"
-
     def __init__(
         self,
         attention: AttentionLayer | dict | Sequence[AttentionLayer | dict],

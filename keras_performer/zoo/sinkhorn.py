@@ -241,7 +241,6 @@ class SinkhornAttention(AttentionLayer):
 
     supports_cross_attention = False
     cost = "L^2 / block_size + L block_size"
-    config_names = "block_size", "max_length", "num_iterations", "temperature", "noise"
 
     def __init__(
         self,

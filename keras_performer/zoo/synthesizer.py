@@ -68,7 +68,6 @@ class SynthesizerAttention(AttentionLayer):
 
     projections: tuple[str, ...] = ("query", "value")
     drops_weights = True
-    config_names = "max_length", "kind", "rank"
 
     def __init__(
         self,

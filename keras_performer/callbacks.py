@@ -57,9 +57,7 @@ class RedrawFeatures(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.every_n_steps = arguments.positive_int("every_n_steps", every_n_steps)
-        if not arguments.among(verbose, (0, 1)):
-            raise ValueError(f"verbose must be 0 or 1. Received: verbose={verbose!r}")
-        self.verbose = verbose
+        self.verbose = arguments.one_of("verbose", verbose, (0, 1))
         self._start()
 
     def on_train_begin(self, logs=None):

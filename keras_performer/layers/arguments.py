@@ -51,9 +51,8 @@ def positive_int(name, value, default=..., auto=False):
 
 
 def one_of(name, value, choices):
-    *names, last = (f'"{choice}"' for choice in choices)
-    is_right = isinstance(value, str) and value in choices
-    return checked(name, value, is_right, f"{', '.join(names)} or {last}")
+    *names, last = (f'"{x}"' if isinstance(x, str) else str(x) for x in choices)
+    return checked(name, value, among(value, choices), f"{', '.join(names)} or {last}")
 
 
 def count(name, value, or_none=False):
@@ -66,7 +65,7 @@ def count(name, value, or_none=False):
 
 
 def boolean(name, value):
-    return bool(checked(name, value, among(value, (True, False)), "True or False"))
+    return bool(one_of(name, value, (True, False)))
 
 
 def seed(value):
@@ -114,14 +113,12 @@ def sizes(name, value):
 
 
 def jit_compile(value):
-    is_right = among(value, (True, False, "auto"))
-    return checked("jit_compile", value, is_right, 'True, False or "auto"')
+    return one_of("jit_compile", value, (True, False, "auto"))
 
 
 def recompute(value, causal):
     """Returns the argument `recompute` if it is `None`, "block" or "network"."""
-    is_right = among(value, (None, "block", "network"))
-    checked("recompute", value, is_right, 'None, "block" or "network"')
+    one_of("recompute", value, (None, "block", "network"))
     if value == "network" and not causal:
         raise ValueError(
             'recompute="network" needs causal=True, because chunks pass a state to '

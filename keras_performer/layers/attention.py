@@ -273,7 +273,8 @@ class AttentionLayer(
             given = q, k, v, inputs.visible, earlier, training
             attended, later = attend(*given, **decays)
         else:
-            attend = _attend_slice_of(self)
+            attend = _defined_with_attend(self, "attend_slice")
+            attend = attend or functools.partial(AttentionLayer.attend_slice, self)
             attended = attend(slices, q, k, v, inputs.visible, **decays)
         output = self.write(attended, inputs.query_mask, training)
         if not (with_scores or with_state):
@@ -324,12 +325,9 @@ class AttentionLayer(
         Queries and keys are normalized with `qk_norm` and rotated with `rotary`. The
         result is `None` if the input has no dense layer.
 
-        Args:
-            name: "query", "key" or "value"; or a name with one of these prefixes, such
-                as "key_global", for an extra dense layer of a mechanism.
-            x: tensor of shape `(B, length, features)`.
-            positions: int tensor `(B, length)`, required with `rotary`; `(B, length,
-                axes)` for coordinates in a grid. Defaults to `None`.
+        `name` is "query", "key" or "value", or has one of these as its prefix, such as
+        "key_global", for an extra dense layer of a mechanism. `positions` are ints `(B,
+        length)`, or `(B, length, axes)` in a grid, and required with `rotary`.
         """
         if name.split("_")[0] not in self.projections:
             return None
@@ -355,10 +353,9 @@ class AttentionLayer(
         raise NotImplementedError(f"{type(self).__name__} must define `attend`.")
 
     def attend_slice(self, slices, query, key, value, visible, decay=None):
-        """Returns attended values of a slice of a sequence, `(B, T, N, V)`.
+        """Returns attended values `(B, T, N, V)` for the slice of this replica.
 
-        `slices` is an `ops.slices.Slices`; the others are as in `attend`, for the slice
-        of this replica.
+        `slices` is an `ops.slices.Slices`; the others are as in `attend`.
         """
         raise ValueError(
             f"{type(self).__name__} needs the whole sequence on one device: with "
@@ -367,13 +364,7 @@ class AttentionLayer(
         )
 
     def write(self, attended, query_mask, training=None):
-        """Returns the output of the layer from attended values `(B, T, N, V)`.
-
-        Args:
-            attended: from `attend`.
-            query_mask: as in `Inputs`.
-            training: bool, whether to apply dropout. Defaults to `None`.
-        """
+        """Returns the output of the layer from attended values `(B, T, N, V)`."""
         if query_mask is not None:
             kept = tf.cast(query_mask, attended.dtype)
             # LiteRT supports neither two tf.newaxis at once, nor tf.newaxis of bools.
@@ -617,20 +608,14 @@ class ForgetGate(config.KeepsWithoutEntry, keras.layers.Layer):
         return tf.where(seen, decays, tf.zeros_like(decays))
 
 
-def _attend_slice_of(layer):
-    """Returns a layer's `attend_slice`, unless a subclass overrides `attend` only."""
-    if _is_defined_with_attend(layer, "attend_slice"):
-        return layer.attend_slice
-    return functools.partial(AttentionLayer.attend_slice, layer)
+def _defined_with_attend(layer, name):
+    """Returns a layer's method `name`, or `None` if a subclass overrides `attend` only.
 
-
-def _is_defined_with_attend(layer, name):
-    """Returns True if the class that defines a layer's `attend` also defines `name`.
-
-    If a subclass overrides `attend` only, the inherited method does not match it.
+    The inherited method would not match the new `attend`.
     """
     defined = (vars(kind) for kind in type(layer).__mro__)
-    return name in next(names for names in defined if "attend" in names)
+    names = next(names for names in defined if "attend" in names)
+    return getattr(layer, name) if name in names else None
 
 
 def attention_of(layer):
@@ -642,5 +627,4 @@ def attention_of(layer):
     """
     if tf.executing_eagerly() or not in_symbolic_scope():
         return layer.attend
-    has_outline = _is_defined_with_attend(layer, "outline")
-    return layer.outline if has_outline else layer.attend
+    return _defined_with_attend(layer, "outline") or layer.attend

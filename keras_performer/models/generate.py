@@ -209,9 +209,6 @@ def generate_stream(
 
 
 def _progress_bar(new_tokens, verbose):
-    if not arguments.among(verbose, ("auto", 0, 1)):
-        raise ValueError(
-            f'verbose must be "auto", 0 or 1. Received: verbose={verbose!r}'
-        )
+    arguments.one_of("verbose", verbose, ("auto", 0, 1))
     show = new_tokens >= 1000 if verbose == "auto" else verbose
     return keras.utils.Progbar(new_tokens, unit_name="token") if show else None

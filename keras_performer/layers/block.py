@@ -173,9 +173,7 @@ class PerformerBlock(
         causal = self.attention is None or self.attention.causal
         if conv_padding is None:
             return "causal" if causal else "same"
-        is_right = arguments.among(conv_padding, ("causal", "same"))
-        wanted = '"causal", "same" or None'
-        arguments.checked("conv_padding", conv_padding, is_right, wanted)
+        arguments.one_of("conv_padding", conv_padding, ("causal", "same", None))
         if conv_padding == "same" and self.attention is not None and causal:
             raise ValueError(
                 'conv_padding="same" would show later tokens to a causal attention: '
@@ -258,11 +256,6 @@ class ShortConvolution(config.TracesSpec, config.SaysWhenUnbuilt, keras.layers.L
 
     Call it like a `PerformerBlock`.
 
-    Args:
-        kernel_size: int, the number of tokens that a token sees, itself included.
-        causal: bool, hide later tokens.
-        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
-
     Example:
 
     >>> layer = ShortConvolution(2, causal=True)
@@ -324,10 +317,8 @@ class ShortConvolution(config.TracesSpec, config.SaysWhenUnbuilt, keras.layers.L
     def before_slice(self, slices, x, numbers=None):
         """Returns the last tokens of the slice before, `(B, tokens before, dim)`.
 
-        Args:
-            slices: `ops.slices.Slices`.
-            x: the last tokens of this slice, masked ones 0.
-            numbers: their segment numbers, or `None`.
+        x are the last tokens of this slice, masked ones 0, and `numbers` their segment
+        numbers, or `None`.
         """
         length = size(x, 1)
         least = self.kernel_size - 1

@@ -117,10 +117,6 @@ class AxialPositionEmbedding(keras.layers.Layer):
     image of shape (rows, columns, channels), has one coordinate for each axis. A grid
     with one axis is the usual table of positions.
 
-    Args:
-        grid_shape: tuple of ints, the lengths of the axes.
-        output_dim: int, size of the embedding.
-
     Reference:
         Kitaev et al. 2020, Reformer, arXiv 2001.04451 (axial position embeddings).
     """

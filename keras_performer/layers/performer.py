@@ -700,13 +700,10 @@ MAX_CPU_THREADS = 4
 def should_compile(jit_compile, query, key, training, in_order):
     """Decides if XLA compiles attention of query `(B, T, ...)` to key `(B, S, ...)`.
 
-    Args:
-        jit_compile: True, False or "auto".
-        training: bool, or `None`.
-        in_order: bool, whether loops carry sums from block to block, as causal loops
-            do; `None` for local attention, which "auto" does not compile on CPUs.
-            Compiled local attention was a tenth faster with two threads and windows of
-            64, but took up to twice as long with one thread or windows of 257.
+    `in_order` tells if loops carry sums from block to block, as causal loops do. It is
+    `None` for local attention, which "auto" does not compile on CPUs: compiled, it was
+    a tenth faster with two threads and windows of 64, but took up to twice as long with
+    one thread or windows of 257.
     """
     if jit_compile != "auto":
         return jit_compile

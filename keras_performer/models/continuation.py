@@ -56,10 +56,9 @@ class Continuation:
         return rows[0] if self._is_one else rows
 
     def pieces(self, size):
-        """Makes the first token alone, then at most `size` tokens at a time.
+        """Yields lists of int32 arrays, the new tokens of each sequence.
 
-        Yields:
-            A list of int32 arrays, the new tokens of each sequence.
+        The first token comes alone, then at most `size` tokens at a time.
         """
         stops = None if self._stops is None else tf.constant(self._stops, tf.int32)
         read, extend = token_loop.compiled(self.model, self.options, stops is not None)

@@ -428,18 +428,11 @@ class PerformerLM(
             )
 
     def embed(self, inputs, state=None, training=None):
-        """Embeds tokens, and adds learned positions if there are any.
+        """Embeds tokens `(B, T)`, and adds learned positions if there are any.
 
-        Args:
-            inputs: int tensor of shape `(B, T)`.
-            state: dict with the entries of `embedding_state` after earlier tokens, or
-                `None`. Defaults to `None`.
-            training: bool, whether to apply dropout. Defaults to `None`.
-
-        Returns:
-            `(x, extra, state)`: embedded tokens `(B, T, hidden_dim)`; what the
-            embedding passes to `read_out`, `()` for nothing; and the state after these
-            tokens.
+        Returns `(x, extra, state)`: embedded tokens `(B, T, hidden_dim)`; what the
+        embedding passes to `read_out`, `()` for nothing; and the state after these
+        tokens, with the entries of `embedding_state`.
         """
         positions = self._positions(size(inputs, 1), state)
         call_inputs.check_ids(inputs, self.embedding)

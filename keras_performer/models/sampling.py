@@ -75,17 +75,11 @@ def _checked(name, value, wanted, most=_LARGEST, also=None):
 
 
 def draw(sampling, logits, seen, step):
-    """Samples a token for each row of logits.
+    """Samples a token for each row of logits `(B, V)`; -inf is never sampled.
 
-    Args:
-        sampling: `Sampling`.
-        logits: tensor of shape `(B, V)`; a token with -inf is never sampled.
-        seen: bool tensor of shape `(B, V)`, the earlier tokens; read only with a
-            `repetition_penalty`.
-        step: int32 scalar tensor, different for each token of a sequence.
-
-    Returns:
-        `(tokens, finite)`, both `(B,)`: int32, and true if the row could be sampled.
+    `seen` marks the earlier tokens, bool `(B, V)`, if there is a `repetition_penalty`.
+    `step` is an int32 scalar tensor, different for each token of a sequence. Returns
+    tokens, int32 `(B,)`, and a bool `(B,)`, true if the row could be sampled.
     """
     if logits.dtype.size < 4:  # too coarse for small temperatures
         logits = tf.cast(logits, tf.float32)

@@ -59,15 +59,11 @@ def read(model, tokens, state):
 
 
 def draw(options, stops, logits, carry, step):
-    """Samples the next token of each row.
+    """Samples the next token of each row, from what `read` returned.
 
-    Args:
-        carry: `Carry` before the new token, but with the state that `read` returned
-            together with `logits`.
-        step: int32 scalar tensor, the length of the shortest sequence so far.
-
-    Returns:
-        The next `Carry`, and a bool tensor, true if all rows could be sampled.
+    `carry` already has the state after the last token; `step` is the length of the
+    shortest sequence so far. Returns the next `Carry`, and true if all rows could be
+    sampled.
     """
     token, finite = sampling.draw(options, logits, carry.seen, step)
     seen, ended = carry.seen, carry.ended
@@ -83,8 +79,7 @@ def draw(options, stops, logits, carry, step):
 def extend(model, options, stops, carry, start, count):
     """Samples `count` tokens, each after reading the last; fewer if all rows end.
 
-    Returns:
-        Tokens `(tokens, B)`, the `Carry`, and whether all could be sampled.
+    Returns tokens `(tokens, B)`, the `Carry`, and true if all could be sampled.
     """
 
     def unfinished(i, carry, *_):

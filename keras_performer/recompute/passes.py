@@ -96,14 +96,9 @@ def check_slices(model):
 def token_values(model, measure, inputs, targets, training):
     """Computes `measure` for each token, a nest of tensors `(B, T)`.
 
-    Args:
-        model: a `PerformerLM`. With `recompute="network"`, which is causal, it takes a
-            single scan, with "block" a scan for each block.
-        measure: function of targets and outputs of a chunk. It returns a nest of
-            tensors `(B, tokens)`, and its attribute `dtypes` is the nest of dtypes.
-        inputs: int tensor of shape `(B, T)`.
-        targets: tensor of shape `(B, T, ...)`.
-        training: bool, whether to apply dropout.
+    With `recompute="network"`, which is causal, it takes a single scan, with "block" a
+    scan for each block. `measure` is a function of targets and outputs of a chunk. It
+    returns a nest of tensors `(B, tokens)`, and its attribute `dtypes` has the dtypes.
     """
     _check_regularizer(model)
     links = [_embedding(model, inputs, training)]
@@ -375,16 +370,9 @@ class Link(typing.NamedTuple):
 def scan(model, links, stream, sides, reverse=False):
     """Runs links of a model's chain over one chunk after another.
 
-    Args:
-        model: a `PerformerLM`.
-        links: list of `Link`.
-        stream: nest of tensors `(B, T, ...)` for the first link.
-        sides: nest of tensors `(B, T, ...)` for every link.
-        reverse: bool, go from the last chunk to the first. Defaults to `False`.
-
-    Returns:
-        `(stream, states)`: the stream `(B, T, ...)` from the last link, and the states
-        of all links after the last chunk.
+    `stream` is a nest of tensors `(B, T, ...)` for the first link. With `reverse` the
+    scan goes from the last chunk to the first. Returns the stream from the last link,
+    and the states of all links after the last chunk.
     """
     variables = {id(v): v for link in links for v in link.variables}.values()
     trained, fixed, seeds = split_variables(variables, model.weights)

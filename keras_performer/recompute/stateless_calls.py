@@ -59,14 +59,9 @@ def owned_by(layer, function):
 def call_with_values(function, values, seeds, advice):
     """Calls a function while the variables of its layers have given values.
 
-    Args:
-        function: function without arguments that calls layers.
-        values: list of pairs of a variable and its value, a tensor.
-        seeds: list of the variables that the call may update.
-        advice: `(who, instead)`, strings for the error.
-
-    Returns:
-        `(result, values)`: the result of the function, and the later values of seeds.
+    `values` are pairs of a variable and its value; `seeds` are the variables that the
+    call may update; `advice` is `(who, instead)`, strings for the error. Returns the
+    result of the function, and the later values of seeds.
 
     Raises:
         ValueError: if a layer adds a loss or updates a weight, which a second call

@@ -139,22 +139,15 @@ def _on_this_host(dataset):
 
 def _cut(x, count):
     """Cuts `(B, L, ...)` into slices `(count, B, L / count, ...)`."""
-    wanted = (
+    is_dense, rank = isinstance(x, tf.Tensor), x.shape.rank
+    message = (
         "With sequence_parallel all data, labels and weights must have the shape "
         f"(batch, length, ...), with a length that is a multiple of {count}, the "
-        "number of replicas: pad the sequences. Received: a tensor of shape "
+        "number of replicas: pad the sequences. Received: a "
+        f"{'tensor' if is_dense else type(x).__name__} of shape {x.shape}"
     )
-    if not isinstance(x, tf.Tensor):
-        received = wanted.replace("a tensor", f"a {type(x).__name__}")
-        raise ValueError(f"{received}{x.shape}")
-    if x.shape.rank is None or x.shape.rank < 2 or (x.shape[1] or 0) % count:
-        raise ValueError(f"{wanted}{x.shape}")
-    batch, length = tf.unstack(tf.shape(x)[:2])
-    check = tf.debugging.assert_equal(length % count, 0, f"{wanted}{x.shape}")
+    if not is_dense or rank is None or rank < 2 or (x.shape[1] or 0) % count:
+        raise ValueError(message)
+    check = tf.debugging.assert_equal(tf.shape(x)[1] % count, 0, message)
     with tf.control_dependencies([check]):
-        pieces = tf.reshape(
-            x, [batch, count, length // count, *tf.unstack(tf.shape(x)[2:])]
-        )
-    static = None if x.shape[1] is None else x.shape[1] // count
-    pieces = tf.ensure_shape(pieces, [x.shape[0], count, static, *x.shape[2:]])
-    return tf.transpose(pieces, [1, 0, 2, *range(3, len(x.shape) + 1)])
+        return tf.stack(tf.split(x, count, axis=1))

@@ -11,7 +11,6 @@ from keras_performer.layers.arguments import LayerInput, positive_int
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.call_inputs import as_mask
 from keras_performer.layers.dense import full_weight, token_dense
-from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.mixing import MixingLayer
 from keras_performer.layers.state import HasInitialState
 from keras_performer.ops.segments import segment_numbers
@@ -130,10 +129,7 @@ class PerformerBlock(
         state: typing.Any = None,
         return_state: bool = False,
     ) -> typing.Any:
-        if mask is None:
-            mask = implicit_mask(x)
-        call_inputs.check_real("x", x)
-        x = tf.cast(x, self.compute_dtype)
+        x, mask = call_inputs.tokens(self, "x", x, mask)
         if current_slices() is not None:
             layer_state.check_no_state(self, state, return_state)
         later = {}
@@ -147,7 +143,7 @@ class PerformerBlock(
                     "positions need attention with rotary: leave them out of a block "
                     "without attention. Received: positions, and attention=None"
                 )
-            x, state = self.feed_forward(x, training), ()
+            x, state = x + self.transformed(x, training), ()
         else:
             is_mixer = isinstance(self.attention, MixingLayer)
             attended = self.attention(
@@ -209,10 +205,6 @@ class PerformerBlock(
     def add(self, x, attended, training=None):
         """Adds the attended values, then applies the feed-forward network."""
         x += self.dropout(attended, training=training)
-        return self.feed_forward(x, training)
-
-    def feed_forward(self, x, training=None):
-        """Adds the output of the feed-forward network to each token."""
         return x + self.transformed(x, training)
 
     def transformed(self, x, training=None):

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.layers import arguments
+from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.ops.shapes import size
 
 _PAD = "Pad rows of different lengths first (x.to_tensor()), and mask the padding."
@@ -68,6 +69,17 @@ def check_real(name, x):
             "take the real or absolute value of complex numbers. Received: "
             f"{name} of dtype {dtype.name}"
         )
+
+
+def tokens(layer, name, x, mask):
+    """Returns tokens in the compute dtype, without Keras' mask, and a mask, if any.
+
+    Layers inside would warn about Keras' mask.
+    """
+    if mask is None:
+        mask = implicit_mask(x)
+    check_real(name, x)
+    return tf.identity(tf.cast(x, layer.compute_dtype)), mask
 
 
 def check_rank(name, shape):

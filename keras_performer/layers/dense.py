@@ -182,15 +182,10 @@ def heads_dense(name, input_shape, num_summed, output_shape, use_bias, **options
 
 def token_dense(name, output_dim, **options):
     """Makes an unbuilt `HeadsDense` from `(B, T, dim)` to `(B, T, output_dim)`."""
-    dense = HeadsDense(
-        "abc,cd->abd",
-        output_shape=(None, output_dim),
-        bias_axes="d",
-        name=name,
-        **options,
+    shape = None, output_dim
+    return HeadsDense(
+        "abc,cd->abd", output_shape=shape, bias_axes="d", name=name, **options
     )
-    dense.supports_masking = True  # tokens keep their positions
-    return dense
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

@@ -12,7 +12,6 @@ from keras_performer.layers.call_inputs import visible_keys
 from keras_performer.layers.choice import AttentionChoice, OneChoice, takes_options
 from keras_performer.layers.config import KeepsInnerChanges, TracesSpec
 from keras_performer.layers.dense import heads_dense
-from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.state import HasInitialState, check_entries
 
 
@@ -92,13 +91,6 @@ class TransformerLayer(
         )
         attention.build(shape)
         return attention
-
-    def tokens(self, inputs, padding_mask):
-        """Returns inputs in the compute dtype, without Keras' mask, and a key mask."""
-        if padding_mask is None:
-            padding_mask = implicit_mask(inputs)
-        call_inputs.check_real("inputs", inputs)
-        return tf.identity(tf.cast(inputs, self.compute_dtype)), padding_mask
 
     def before(self, norm, x):
         """Returns the input of a part of the layer."""
@@ -209,7 +201,7 @@ class PerformerEncoder(TransformerLayer):
         segment_ids: LayerInput | None = None,
         positions: LayerInput | None = None,
     ) -> typing.Any:
-        x, visible = self.tokens(inputs, padding_mask)
+        x, visible = call_inputs.tokens(self, "inputs", inputs, padding_mask)
         attended = self.attention(
             self.before(self.attention_norm, x),
             key_mask=visible,
@@ -315,7 +307,9 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
         return_state: bool = False,
     ) -> typing.Any:
         self._check(encoder_sequence, state)
-        x, visible = self.tokens(decoder_sequence, decoder_padding_mask)
+        x, visible = call_inputs.tokens(
+            self, "inputs", decoder_sequence, decoder_padding_mask
+        )
         attended = self.self_attention(
             self.before(self.self_attention_norm, x),
             key_mask=visible,
@@ -393,7 +387,7 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
 
     def _encoded(self, sequence, padding_mask, attention_mask):
         """Returns the encoder's sequence and the mask of its visible tokens."""
-        sequence, visible = self.tokens(sequence, padding_mask)
+        sequence, visible = call_inputs.tokens(self, "inputs", sequence, padding_mask)
         return sequence, visible_keys(
             sequence, key_mask=visible, attention_mask=attention_mask
         )

@@ -279,8 +279,6 @@ class ShortConvolution(config.TracesSpec, config.SaysWhenUnbuilt, keras.layers.L
         if mask is not None:
             x *= tf.expand_dims(tf.cast(as_mask("mask", mask, x), x.dtype), -1)
         slices = current_slices()
-        if slices is not None:
-            layer_state.check_no_state(self, state, return_state)
         segments = of_tokens = starts = None
         if segment_ids is not None:
             segment_ids = call_inputs.checked_ids(segment_ids, x)

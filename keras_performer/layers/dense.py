@@ -197,12 +197,9 @@ class HeadsDense(KeepsLora, keras.layers.EinsumDense):
     float32: a sum in bfloat16, as of `keras.layers.Dense` in graphs on CPUs, stops
     growing.
 
-    Args:
-        equation: str, "(kept)(summed),(summed)(made)->(kept)(made)" without a letter
-            twice, such as "btd,dnh->btnh".
-        output_shape: tuple, `None` for each kept axis except the batch, then the sizes
-            of the made axes.
-        **kwargs: the other arguments of `EinsumDense`; `bias_axes` are all made axes.
+    The equation must be "(kept)(summed),(summed)(made)->(kept)(made)" without a letter
+    twice, such as "btd,dnh->btnh", and `bias_axes` all made axes. `output_shape` has
+    `None` for each kept axis except the batch.
     """
 
     def __init__(self, equation, output_shape, **kwargs):

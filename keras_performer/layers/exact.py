@@ -107,16 +107,15 @@ class CachedAttention(AttentionLayer):
         return_attention_scores=False,
         training=None,
     ):
-        # Keras passes implicit masks to arguments only, and KerasHub has none for them.
-        masks = [implicit_mask(x) for x in (query, value, key)]
         if cache is None:
             more = attention_mask, return_attention_scores, training
-            return super().call(query, value, key, *masks, *more)
+            return super().call(query, value, key, None, None, None, *more)
         if return_attention_scores:
             raise ValueError(
                 "return_attention_scores=True needs the whole sequence in one call: "
                 "leave the cache out. Received: a cache"
             )
+        masks = [implicit_mask(x) for x in (query, value, key)]
         keys, values = tf.unstack(cache, axis=1)
         start = 0 if cache_update_index is None else cache_update_index
         seen = visible_keys(
@@ -157,6 +156,7 @@ class CachedAttention(AttentionLayer):
         segment_ids=None,
     ):
         visible, nan_if_refused = read_mask(attention_mask)
+        # Keras passes implicit masks to arguments only, and KerasHub has none for them.
         given = (query_mask, query), (value_mask, value), (key_mask, key)
         masks = [implicit_mask(x) if mask is None else mask for mask, x in given]
         query += tf.cast(nan_if_refused, query.dtype)

@@ -357,11 +357,6 @@ class PerformerLM(
             )
         return positions
 
-    @property
-    def extra_dtypes(self):
-        """The dtypes of `extra`, which the embedding passes to the head."""
-        return getattr(self.embedding, "extra_dtypes", ())
-
     def call(
         self,
         inputs,

@@ -171,7 +171,7 @@ def _embedding(model, inputs, training):
         return (x, extra), state
 
     variables = _without(model.variables, model.blocks)
-    dtypes = model.compute_dtype, model.extra_dtypes
+    dtypes = model.compute_dtype, getattr(model.embedding, "extra_dtypes", ())
     state, slices = model.embedding_state(tf.shape(inputs)[0]), current_slices()
     if slices is not None:
         state["position"] += slices.index * size(inputs, 1)

@@ -5,10 +5,11 @@ import inspect
 import keras
 
 from keras_performer import feature_maps
+from keras_performer.conversion.cached import WITH_CACHE, is_cached
 from keras_performer.layers import keras_privates
 from keras_performer.layers.attention import ForgettingAttention
 from keras_performer.layers.dense import CopiedDense
-from keras_performer.layers.exact import WITH_CACHE, ExactAttention, is_cached
+from keras_performer.layers.exact import ExactAttention
 from keras_performer.layers.local import LocalAttention
 from keras_performer.layers.performer import PerformerAttention
 

@@ -14,6 +14,7 @@ from keras_performer.conversion.attention_like import (
     attention_like,
     is_attention,
 )
+from keras_performer.conversion.cached import is_cached
 from keras_performer.conversion.converted import lists_its_layers, with_layers
 from keras_performer.conversion.report import ConversionReport, ConvertedLayer
 from keras_performer.layers import (
@@ -26,7 +27,6 @@ from keras_performer.layers import (
 )
 from keras_performer.layers import config as sublayers
 from keras_performer.layers.choice import check_options
-from keras_performer.layers.exact import is_cached
 
 
 def convert_to_performer(

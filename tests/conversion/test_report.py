@@ -8,8 +8,8 @@ import tensorflow as tf
 from keras_performer import PerformerAttention, approximation_report, ops
 from keras_performer.conversion import implied_attention
 from keras_performer.conversion.approximation import _advice as advice_on
+from keras_performer.conversion.cached import CachedExactAttention
 from keras_performer.layers import AttentionLayer, ExactAttention
-from keras_performer.layers.exact import CachedExactAttention
 from tests.layers.twins import heads, softmax, weights_of
 
 LENGTH, DIM, HEADS, KEY_DIM, WINDOW = 23, 6, 3, 5, 4

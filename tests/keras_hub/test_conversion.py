@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import calibrate, convert_to_performer, convert_to_softmax
+from keras_performer.conversion.cached import CachedPerformerAttention
 from keras_performer.layers import PerformerAttention
-from keras_performer.layers.exact import CachedPerformerAttention
 from keras_performer.layers.keras_privates import all_layers
 from tests.keras_hub import models
 from tests.keras_hub.models import LENGTH, VOCABULARY

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer.layers import keras_privates
-from keras_performer.layers.exact import (
+from keras_performer.conversion.cached import (
     CachedExactAttention,
     CachedPerformerAttention,
     is_cached,
 )
+from keras_performer.layers import keras_privates
 from tests.layers.inputs import normal
 
 LENGTH = 7

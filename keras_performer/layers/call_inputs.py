@@ -294,15 +294,19 @@ def token_ids(layer, segment_ids, query, key):
 
 def checked_ids(segment_ids, x):
     """Checks and returns the segment ids of the tokens of x, int64 `x.shape[:-1]`."""
-    ids = tf.convert_to_tensor(segment_ids)
-    if not (_fits(ids, x.shape[:-1]) and ids.dtype.is_integer):
-        raise ValueError(
-            f"segment_ids must be ints of shape {tuple(x.shape[:-1])}, one for "
-            f"each token. Received: segment_ids of shape {tuple(ids.shape)} and dtype "
-            f"{ids.dtype.name}"
-        )
     # int64, because hashes of documents may be ids
-    return one_for_each_token("segment_ids", tf.cast(ids, tf.int64), x)
+    return _ints("segment_ids", tf.convert_to_tensor(segment_ids), x, tf.int64)
+
+
+def _ints(name, values, x, dtype, inner=(), others=""):
+    """Returns ints `(B, T, *inner)` for tokens of x; `others` are shapes for errors."""
+    if not (_fits(values, (*x.shape[:-1], *inner)) and values.dtype.is_integer):
+        raise ValueError(
+            f"{name} must be an int tensor of shape {tuple(x.shape[:-1])}, one for "
+            f"each token{others}. Received: {name} of shape {tuple(values.shape)} and "
+            f"dtype {values.dtype.name}"
+        )
+    return one_for_each_token(name, tf.cast(values, dtype), x, inner)
 
 
 def with_starts(inputs, state, slices=None):
@@ -430,19 +434,12 @@ def apply_rotary(layer, x, positions):
 def _checked_positions(rotary, positions, query):
     """Returns `positions` of a call as int32 `(B, T)` or `(B, T, axes)`."""
     positions = tf.convert_to_tensor(positions)
-    has_axes = rotary is not True and len(positions.shape) == 3
-    inner = (len(rotary),) if has_axes else ()
-    fits = _fits(positions, (*query.shape[:-1], *inner))
-    if not positions.dtype.is_integer or not fits:
-        wanted = f"{tuple(query.shape[:-1])}, one for each token"
-        if rotary is not True:
-            wanted += f", or {(*query.shape[:-1], len(rotary))}, coordinates of each"
-        raise ValueError(
-            f"positions must be an int tensor of shape {wanted}. Received: positions "
-            f"of shape {tuple(positions.shape)} and dtype {positions.dtype.name}"
-        )
-    positions = tf.cast(positions, tf.int32)
-    return one_for_each_token("positions", positions, query, inner)
+    if rotary is True:
+        return _ints("positions", positions, query, tf.int32)
+    axes = (len(rotary),)
+    inner = axes if len(positions.shape) == 3 else ()
+    others = f", or {(*query.shape[:-1], *axes)}, coordinates of each"
+    return _ints("positions", positions, query, tf.int32, inner, others)
 
 
 def coordinates(positions, grid_shape):

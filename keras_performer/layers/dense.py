@@ -1,6 +1,5 @@
 """Dense layers of attention, with the names and weights that Keras gives them."""
 
-import contextlib
 import functools
 import math
 import string
@@ -92,8 +91,11 @@ class KeepsLora:
             super().save_own_variables(store)
             return
         entries: dict = {}
-        with _without_lora(self):
+        self.lora_enabled = False  # so that Keras saves the kernel without LoRA
+        try:
             super().save_own_variables(entries)
+        finally:
+            self.lora_enabled = True
         # under names that Keras' layers do not mistake for weights without LoRA
         for key, value in entries.items():
             store[_FROZEN + key] = value
@@ -144,15 +146,6 @@ def _needs_lora(layer, rank, scale, received):
         f"enable_lora({rank}, lora_alpha={scale * rank:g}) of a new layer before its "
         f"weights are loaded. Received: a layer where {received}"
     )
-
-
-@contextlib.contextmanager
-def _without_lora(layer):
-    layer.lora_enabled = False
-    try:
-        yield
-    finally:
-        layer.lora_enabled = True
 
 
 def heads_dense(name, input_shape, num_summed, output_shape, use_bias, **options):

@@ -237,7 +237,7 @@ class PerformerBlock(
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class ShortConvolution(config.TracesSpec, config.SaysWhenUnbuilt, keras.layers.Layer):
+class ShortConvolution(config.TracesSpec, config.KeepsInnerChanges, keras.layers.Layer):
     """Depthwise convolution of `(B, T, dim)` that can continue from a state.
 
     It computes `keras.layers.DepthwiseConv1D` without bias, and sums in float32. Masked
@@ -339,10 +339,6 @@ class ShortConvolution(config.TracesSpec, config.SaysWhenUnbuilt, keras.layers.L
         if packed:
             state["segment"] = tf.zeros((batch_size,), tf.int64)
         return state
-
-    def get_config(self):
-        own = {"kernel_size": self.kernel_size, "causal": self.causal}
-        return {**super().get_config(), **own}
 
 
 def _seen(tokens, segments, positions, segment):

@@ -18,18 +18,6 @@ def must_be_built(layer):
     )
 
 
-class SaysWhenUnbuilt:
-    """Mixin for layers whose `build` makes attributes that their methods read."""
-
-    def __getattr__(self, name):
-        # Python calls this only for attributes that it does not find
-        message = f"{type(self).__name__!r} object has no attribute {name!r}"
-        if not name.startswith("__") and vars(self).get("built") is False:
-            message = f"{must_be_built(self)}, which has no {name!r} yet"
-        # an AttributeError, so that hasattr returns False
-        raise AttributeError(message, name=name, obj=self)
-
-
 class TracesSpec:
     """Mixin that infers outputs by tracing `call`, which covers states and errors."""
 
@@ -57,7 +45,7 @@ class KeepsWithoutEntry:
 _KEY = "inner_changes"
 
 
-class KeepsInnerChanges(SaysWhenUnbuilt):
+class KeepsInnerChanges:
     """Mixin whose config has all arguments, and changes of the layers inside.
 
     Arguments of `__init__` are read from the attributes of the same names. Changes are
@@ -69,6 +57,8 @@ class KeepsInnerChanges(SaysWhenUnbuilt):
     Here the config of the outer layer has an entry for changes, if there are any, and
     `from_config` makes them again once the inner layers are built. All layers inside a
     frozen layer are frozen, except those that the entry calls trainable.
+
+    Reading an attribute that `build` makes later raises an error that says so.
     """
 
     def get_config(self):
@@ -88,6 +78,14 @@ class KeepsInnerChanges(SaysWhenUnbuilt):
         if changes or not layer.trainable:
             _when_built(layer, changes or [])
         return layer
+
+    def __getattr__(self, name):
+        # Python calls this only for attributes that it does not find
+        message = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if not name.startswith("__") and vars(self).get("built") is False:
+            message = f"{must_be_built(self)}, which has no {name!r} yet"
+        # an AttributeError, so that hasattr returns False
+        raise AttributeError(message, name=name, obj=self)
 
 
 def _kept_arguments(layer):

@@ -18,7 +18,6 @@ import dataclasses
 import threading
 import typing
 import weakref
-from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -41,43 +40,38 @@ class Slices:
 
     Attributes:
         count: int, number of slices and replicas.
-        index: int or int32 scalar tensor, the slice of this replica.
-        sum_over_replicas: function of a list of tensors that returns their sums over
-            all replicas, and whose gradient is the sum of the gradients.
+        index: int32 scalar tensor, the slice of this replica.
+        context: the replica's `tf.distribute.ReplicaContext`.
     """
 
     count: int
-    index: int | tf.Tensor
-    sum_over_replicas: Callable
+    index: tf.Tensor
+    context: tf.distribute.ReplicaContext
 
     def gather(self, *tensors):
-        """Returns the tensors of all slices, each `(count, ...)`."""
+        """Returns the tensors of all slices, each `(count, ...)`.
+
+        The gradient of a tensor is the sum of the gradients of all replicas.
+        """
         own = tf.range(self.count) == self.index
-        slots = [_where(own, x[tf.newaxis]) for x in tensors]
-        return self.sum_over_replicas(slots)
+        found = [_where(own, x[tf.newaxis]) for x in tensors]
+        # a strategy joins the tensors that it sums
+        for dtype in dict.fromkeys(x.dtype for x in tensors):
+            indices = [i for i, x in enumerate(tensors) if x.dtype == dtype]
+            sums = self.context.all_reduce("SUM", [found[i] for i in indices])
+            for i, total in zip(indices, sums):
+                found[i] = total
+        return found
 
     def neighbour(self, *tensors, after=False):
         """Returns the tensors of the slice before or after; zeros where there is none.
 
-        Args:
-            *tensors: floats, bools or ints, of equal shapes in all slices.
-            after: bool, whether to return the tensors of the slice after.
+        They are floats, bools or ints, of equal shapes in all slices.
         """
-        kinds = [x.dtype for x in tensors]
-        floats = [x for x in tensors if x.dtype.is_floating]
-        whole = [_as_int32(x) for x in tensors if not x.dtype.is_floating]
-        found = [iter(self._neighbour(x, after)) for x in (floats, whole)]
-        return [
-            next(found[0]) if kind.is_floating else _of_int32(next(found[1]), kind)
-            for kind in kinds
-        ]
-
-    def _neighbour(self, tensors, after):
-        if not tensors:
-            return []
         wanted = tf.range(self.count) == self.index + (1 if after else -1)
-        found = self.gather(*tensors)
-        return [tf.reduce_sum(_where(wanted, x), 0) for x in found]
+        found = self.gather(*map(_addable, tensors))
+        found = [tf.reduce_sum(_where(wanted, x), 0) for x in found]
+        return [_restored(x, like.dtype) for x, like in zip(found, tensors)]
 
 
 # The strategies whose replicas hold slices of the same sequences.
@@ -106,18 +100,7 @@ def current_slices():
     if context.num_replicas_in_sync == 1 or getattr(_local, "alone", False):
         return None
     count, index = context.num_replicas_in_sync, context.replica_id_in_sync_group
-
-    def sum_over_replicas(tensors):
-        found = list(tensors)
-        # a strategy joins the tensors that it sums
-        for dtype in dict.fromkeys(x.dtype for x in tensors):
-            places = [i for i, x in enumerate(tensors) if x.dtype == dtype]
-            sums = context.all_reduce("SUM", [tensors[i] for i in places])
-            for i, total in zip(places, sums):
-                found[i] = total
-        return found
-
-    return Slices(count, tf.cast(index, tf.int32), sum_over_replicas)
+    return Slices(count, tf.cast(index, tf.int32), context)
 
 
 @contextlib.contextmanager
@@ -143,14 +126,6 @@ class Earlier(typing.NamedTuple):
     near: Recent | None = None
 
     @classmethod
-    def empty(cls, key, value, window, decay):
-        """Returns the state before keys `(B, T, K, H)`, with a window or `None`."""
-        if window is None:
-            return cls(None)
-        shape = size(key, 0), window, key.shape[2], key.shape[3], size(value, 3)
-        return cls(None, Recent.empty(*shape, key.dtype, decay is not None))
-
-    @classmethod
     def of(cls, state):
         """Returns the parts of a state of `linear_attention`."""
         near = Recent(*state[2:]) if len(state) > 2 else None
@@ -166,16 +141,9 @@ class Earlier(typing.NamedTuple):
 def state_after(kernel, key, value, visible, earlier, decay=None):
     """Adds keys to a state, as causal attention does, without answering queries.
 
-    Args:
-        kernel: a `Kernel` in the dtype of the loops.
-        key, value: tensors `(B, T, K, ...)`.
-        visible: `Visibility` of these keys.
-        earlier: `Earlier` keys.
-        decay: log-decays `(B, T, K)`, or `None`.
-
-    Returns:
-        `(later, total)`: `Earlier` of the tokens after these; and the log-decay of the
-        added far keys, `(B, K)`, or `None`.
+    `kernel` has the dtype of the loops; `key` and `value` are `(B, T, K, ...)`,
+    log-decays `(B, T, K)`. Returns `Earlier` of the tokens after these, and the
+    log-decay of the added far keys, `(B, K)`, or `None`.
     """
     far, near = earlier
     keys, starts = Recent.of(key, value, visible.key_mask, decay), visible.starts
@@ -205,8 +173,7 @@ def before_slice(slices, kernel, after_slice, total, starts=None, after=False):
     """Exchanges states, and returns `Earlier` of this replica's slice.
 
     Args:
-        slices: `Slices`.
-        kernel: a `Kernel` in the dtype of the loops.
+        slices, kernel: as in `attend_slice`; the kernel has the dtype of the loops.
         after_slice, total: from `state_after`, of the keys of this slice alone.
         starts: as in `Visibility`, or `None`. A first token is a start if its segment
             does not continue the slice before.
@@ -228,8 +195,11 @@ def before_slice(slices, kernel, after_slice, total, starts=None, after=False):
 def earlier_keys(slices, kernel, key, value, visible, window, decay, after=False):
     """Returns `Earlier` of a slice of keys; arguments are as there."""
     check_slice(key, window)
-    empty = Earlier.empty(key, value, window, decay)
-    found = state_after(kernel, key, value, visible, empty, decay)
+    near = None
+    if window is not None:
+        shape = size(key, 0), window, key.shape[2], key.shape[3], size(value, 3)
+        near = Recent.empty(*shape, key.dtype, decay is not None)
+    found = state_after(kernel, key, value, visible, Earlier(None, near), decay)
     return before_slice(slices, kernel, *found, visible.starts, after)
 
 
@@ -280,26 +250,27 @@ def attend_slice_locally(
     Arguments besides `slices` are as there, for the slice of this replica. Returns a
     tensor `(B, T, N, V)` in the dtype of `query`.
     """
+    window, starts = sliding_window, visible.starts
+    check_slice(key, window)
     keys = Recent.of(key, value, visible.key_mask, decay)
+    left = _near_before(slices, keys.last(window, None, starts), False)
     if visible.causal:
-        state = last_keys(slices, keys, sliding_window, visible.starts)
-        inputs = query, key, value, sliding_window, visible
-        return local_attention(*inputs, state=state, decay=decay)[0]
-    inputs = query, keys, sliding_window, visible
-    query_, keys, starts = local_slices(slices, *inputs)
-    options = sliding_window, False, False, starts
-    output, _ = local.attend(None, query_, keys, None, *options)
-    output = output[:, sliding_window:-sliding_window]
-    return tf.cast(output, query.dtype)
-
-
-def last_keys(slices, keys, window, starts, after=False):
-    """Returns the last keys of the slice before.
-
-    Arguments are as in `before_slice`; `keys` are `Recent`.
-    """
-    check_slice(keys.key, window)
-    return _near_before(slices, keys.last(window, None, starts), after)
+        inputs = query, key, value, window, visible
+        return local_attention(*inputs, state=left, decay=decay)[0]
+    _, back, _ = reversed_slice(slices, visible, None)
+    # the gates of later keys decay pairs like those of any other token
+    right = keys.reversed().last(window, None, back)
+    right = _near_before(slices, right, True).reversed()
+    keys = left.followed_by(keys).followed_by(right)
+    if starts is not None:
+        # only the first later token may start a segment: further ones are hidden
+        starts = pad(starts, [[0, 0], [window, 0]])
+        first = pad(back[:, :1], [[0, 0], [0, window - 1]])
+        starts = tf.concat([starts, first], 1)
+    # no query counts in the tokens of the neighbours
+    rows = tf.pad(query, [[0, 0], [window, window], [0, 0], [0, 0]])
+    output, _ = local.attend(None, rows, keys, None, window, False, False, starts)
+    return tf.cast(output[:, window:-window], query.dtype)
 
 
 def _near_before(slices, near, after):
@@ -349,36 +320,12 @@ def both_ends(slices, kernel, key, value, visible, window, decay):
     return back, left, earlier_keys(slices, kernel, *given, after=True)
 
 
-def local_slices(slices, query, keys, window, visible):
-    """Returns the arguments of local attention for this slice and its neighbours' keys.
-
-    Returns:
-        `(query, keys, starts)`: the slice with `window` tokens at both ends, of which
-        no query counts.
-    """
-    _, back, _ = reversed_slice(slices, visible, None)
-    left = last_keys(slices, keys, window, visible.starts)
-    # the gates of later keys decay pairs like those of any other token
-    right = last_keys(slices, keys.reversed(), window, back, True).reversed()
-    keys = left.followed_by(keys).followed_by(right)
-    starts = visible.starts
-    if starts is not None:
-        # only the first later token may start a segment: further ones are hidden
-        starts = pad(starts, [[0, 0], [window, 0]])
-        first = pad(back[:, :1], [[0, 0], [0, window - 1]])
-        starts = tf.concat([starts, first], 1)
-    query = tf.pad(query, [[0, 0], [window, window], [0, 0], [0, 0]])
-    return query, keys, starts
-
-
 def _sum_before(slices, state, total, ended, after):
     """Returns the sum of the states of all slices before this one.
 
-    Args:
-        state: `State` of this slice, decayed up to its end.
-        total: the log-decay of the slice, `(B, K)`, or `None`.
-        ended: bool `(B,)`, whether a segment starts in the slice; or `None`.
-        after: as in `before_slice`.
+    `state` is the `State` of this slice, decayed up to its end; `total` its log-decay,
+    `(B, K)`, or `None`; and `ended`, bool `(B,)` or `None`, tells whether a segment
+    starts in it.
     """
     position, own = tf.range(slices.count), slices.index
     if after:
@@ -408,10 +355,13 @@ def _where(mask, x):
     return tf.where(mask, x, tf.zeros_like(x))
 
 
-def _as_int32(x):
-    """Returns ints or bools as int32, which all devices can add."""
+def _addable(x):
+    """Returns ints or bools as int32, which all devices can add; floats stay."""
+    if x.dtype.is_floating:
+        return x
     return tf.bitcast(x, tf.int32) if x.dtype == tf.int64 else tf.cast(x, tf.int32)
 
 
-def _of_int32(x, dtype):
+def _restored(x, dtype):
+    """Inverts `_addable`."""
     return tf.bitcast(x, dtype) if dtype == tf.int64 else tf.cast(x, dtype)

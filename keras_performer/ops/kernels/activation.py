@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_performer.ops.kernels.base import Kernel, flat_matmul, scale
+from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.tensors import TensorLike
 
 
@@ -48,18 +48,3 @@ class ActivationKernel(Kernel):
         if mask is None:
             return features
         return tf.where(mask, features, tf.zeros_like(features))
-
-    def pull_queries(self, x, da):
-        if self.trainable:
-            return super().pull_queries(x, da)
-        return self._pull_product(da), []
-
-    def pull_keys(self, y, mask, db, v, dv):
-        if self.trainable:
-            return super().pull_keys(y, mask, db, v, dv)
-        return self._pull_product(db), []
-
-    def _pull_product(self, du):
-        if self.projection_matrix is None:
-            return du * scale(du)
-        return flat_matmul(du, self._weights)

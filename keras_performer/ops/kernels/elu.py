@@ -36,12 +36,6 @@ class EluKernel(Kernel):
             return features
         return tf.where(mask, features, tf.zeros_like(features))
 
-    def pull_queries(self, x, da):
-        return da, []
-
-    def pull_keys(self, y, mask, db, v, dv):
-        return db, []
-
 
 def _elu_plus_one(x):
     # elu(x) + 1 would round away features below 1e-7 in float32

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from keras_performer.ops.kernels.base import Kernel, flat_matmul, scale
+from keras_performer.ops.kernels.base import Kernel, flat_matmul
 
 
 class TaylorKernel(Kernel):
@@ -69,12 +69,6 @@ class TaylorKernel(Kernel):
     def key_gradient(self, b, features, dfeatures, mask):
         db = self._gradient(b, dfeatures)
         return db if mask is None else tf.where(mask, db, tf.zeros_like(db))
-
-    def pull_queries(self, x, da):
-        return da * scale(da), []
-
-    def pull_keys(self, y, mask, db, v, dv):
-        return db * scale(db), []
 
     def _features(self, one, x):
         x = x[..., : self.rank]

@@ -72,15 +72,10 @@ def exact_scores(
 
 
 def attend_to_seen(query, key, value, seen):
-    """Computes exact attention with any mask.
+    """Computes exact attention with any mask `(B, T, S)`, or broadcastable to it.
 
-    Args:
-        query, key, value: as in `exact_attention`.
-        seen: bool tensor `(B, T, S)`, or broadcastable to it.
-
-    Returns:
-        Tensor `(B, T, N, V)`, float32, or float64 for such queries; 0 where no key is
-        seen.
+    The result, `(B, T, N, V)`, is float32, or float64 for such queries; 0 where no key
+    is seen.
     """
     weights, _ = _weights(query, key, seen[:, tf.newaxis])
     return _mean(weights, query, value)

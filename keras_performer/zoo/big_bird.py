@@ -213,8 +213,8 @@ class _Cut(Blocks):
         super().__init__(size(key, 1), block_size, multiple=block_size)
         self.tokens = block_size  # an int for unknown lengths, too
         self.table, self.all_seeing = blocks
+        self.indices = tf.maximum(self.table, 0)  # `NONE` becomes 0
         self.heads = key.shape[2]
-        self.batch = size(key, 0)
 
     def rows(self, query):
         """Queries in blocks, `(X, tokens, N / K, H)`."""
@@ -228,15 +228,14 @@ class _Cut(Blocks):
         dim = x.shape[3]
         x = tf.transpose(self.cut(x), (0, 3, 1, 2, 4))
         x = tf.reshape(x, (-1, self.heads, self.count, self.tokens * dim))
-        x = tf.gather(x, self._positions(), axis=2, batch_dims=2)
+        indices = tf.repeat(self.indices[tf.newaxis], size(x, 0), 0)
+        x = tf.gather(x, indices, axis=2, batch_dims=2)
         return tf.reshape(x, (-1, self.table.shape[2] * self.tokens, 1, dim))
 
     def seen(self, key_mask, causal):
         """Mask of the keys of `seen_keys`, `(X, tokens or 1, seen * tokens)`."""
-        mask = tf.repeat(self.cut(key_mask)[:, tf.newaxis], self.heads, 1)
-        mask = tf.gather(mask, self._positions(), axis=2, batch_dims=2)
-        there = self.table != NONE
-        mask = tf.logical_and(mask, there[..., tf.newaxis])
+        mask = tf.gather(self.cut(key_mask), self.indices, axis=1)
+        mask = tf.logical_and(mask, (self.table != NONE)[..., tf.newaxis])
         keys = self.table.shape[2] * self.tokens
         mask = tf.reshape(mask, (-1, self.heads, self.count, 1, keys))
         if causal:
@@ -269,11 +268,6 @@ class _Cut(Blocks):
         blocks = tf.reshape(output, (-1, self.count, tokens, *rest))
         blocks = tf.where(sees_all, tf.gather(rows, place, axis=1), blocks)
         return tf.reshape(blocks, (-1, self.count * tokens, *rest))
-
-    def _positions(self):
-        """The table for each example, `(B, K, count, seen)`; `NONE` becomes 0."""
-        positions = tf.maximum(self.table, 0)[tf.newaxis]
-        return tf.repeat(positions, self.batch, 0)
 
 
 class SavedSeed(KeepsWithoutEntry, keras.layers.Layer):

@@ -73,12 +73,11 @@ def codes_of_tokens(buckets, window, visible):
     `buckets` are `(B, T, N, rounds)`. Tokens of different segments share no bucket, and
     masked tokens are in no bucket. `window` is at most the length, if that is static.
 
-    Returns:
-        `(seen, codes, order)`, with X = B * N. `seen` is bool `(X, T)`, false for
-        masked tokens. `codes` are int `(X, T, rounds)`; they differ by the positions
-        between two tokens of a bucket, and by at least `window` for tokens of different
-        buckets. `order` is int32 `(X, rounds, T)`: tokens sorted by bucket and
-        position, masked ones last.
+    Returns `(seen, codes, order)`, with X = B * N. `seen` is bool `(X, T)`, false for
+    masked tokens. `codes` are int `(X, T, rounds)`; they differ by the positions
+    between two tokens of a bucket, and by at least `window` for tokens of different
+    buckets. `order` is int32 `(X, rounds, T)`: tokens sorted by bucket and position,
+    masked ones last.
     """
     buckets = tf.transpose(tf.cast(buckets, tf.int32), (0, 2, 3, 1))
     heads, rounds = buckets.shape[1:3]
@@ -198,10 +197,8 @@ def attend_in_rounds(query, key, value, tokens, window, causal):
 
     The backward pass keeps only inputs and outputs, and recomputes weights. Inputs have
     one head, `(X, T, 1, dim)`; `tokens` are from `codes_of_tokens` for this window.
-
-    Returns:
-        `(output, log_sums)`, float32, or float64 for float64 inputs: `(X, T, 1, V)`,
-        and log-sums `(X, T, 1, 1)`, EMPTY for queries that see no keys.
+    Returns the output `(X, T, 1, V)` and log-sums `(X, T, 1, 1)`, EMPTY for queries
+    that see no keys; float32, or float64 for float64 inputs.
     """
     seen, codes, order = tokens
     options = window - 1, 0, window, causal, None

@@ -18,18 +18,15 @@ from keras_performer.ops.visibility import mask_or_all, without_hidden
 HIDDEN = -1e30
 
 
-def block_sums(key, block_size, visible):
+def block_sums(key, blocks, seen, causal):
     """Sums visible keys `(B, S, K, H)` over each block: `(B, blocks, K, H)`.
 
     If causal, sums all keys up to the first key of a block, because the first query of
     the block sees no later key.
     """
-    blocks = _blocks(key, block_size)
-    seen = _seen(key, blocks, visible)
-    keys = blocks.cut(tf.cast(key, compute_dtype(key)))
-    keys = without_hidden(keys, seen)
+    keys = without_hidden(blocks.cut(tf.cast(key, compute_dtype(key))), seen)
     sums = tf.reduce_sum(keys, 2)
-    if visible.causal:
+    if causal:
         sums = tf.cumsum(sums, 1, exclusive=True) + keys[:, :, 0]
     return sums
 
@@ -42,14 +39,10 @@ def balanced(logits, num_iterations, seen, causal=False):
     the columns of blocks without visible keys. If not causal, the row of such a block
     is a softmax, and does not count when columns are normalized.
 
-    Args:
-        logits: tensor of shape `(B, K, blocks, blocks)`. The result has this shape, and
-            is `HIDDEN` for columns that a row does not have.
-        num_iterations: int, how often rows and columns are normalized before the last
-            time for rows. If causal, many iterations lead to the previous block: no
-            other triangular matrix has rows and columns that all add up to 1.
-        seen: bool tensor `(B, blocks)`, true for blocks with visible keys.
-        causal: bool.
+    Logits and result are `(B, K, blocks, blocks)`; the result is `HIDDEN` for columns
+    that a row does not have. `seen`, bool `(B, blocks)`, is true for blocks with
+    visible keys. If causal, many iterations lead to the previous block: no other
+    triangular matrix has rows and columns that all add up to 1.
 
     Reference:
         Tay et al. 2020, Sparse Sinkhorn Attention, arXiv 2002.11296, sections 3.1.1 and
@@ -79,20 +72,21 @@ def balanced(logits, num_iterations, seen, causal=False):
     return less_rows(x)
 
 
-class _Sorted:
-    """Attention weights of a block's own keys and its sorted keys, in one softmax.
+def attend_to_sorted(query, key, value, permutation, blocks, seen, causal):
+    """Attends to keys of a query's own block and to its sorted keys, in one softmax.
 
     Block i sees one block of sorted keys and values. Its position s holds the average
     of visible keys and values at position s of all blocks, weighted by row i of the
-    permutation P. The logits of P are `(B, K, blocks, blocks)`:
+    permutation P, `(B, K, blocks, blocks)`; `seen` is `(B, blocks, tokens)`:
 
-        c_is = sum_j P_ij visible_js
-        key_is = sum_j P_ij visible_js key_js / c_is, and the same for values
+        c_is = sum_j P_ij seen_js
+        key_is = sum_j P_ij seen_js key_js / c_is, and the same for values
 
     The softmax multiplies the weight of `key_is` by `c_is`, the part of P that belongs
-    to visible keys, so hidden keys have no weight.
+    to visible keys, so hidden keys have no weight. Returns `(B, T, N, V)`; 0 where no
+    key is visible.
 
-    Internally keys and values are `(B, blocks, K, tokens, dim)`. Queries have
+    Inside, keys and values are `(B, blocks, K, tokens, dim)`. Queries have
     `N / K * tokens` rows in place of `tokens`, from all heads that share a key-value
     head. Letters of einsums: i, j blocks, r the row of a query, s the position of a key
     in its block, k key-value heads.
@@ -100,82 +94,44 @@ class _Sorted:
     Reference:
         Tay et al. 2020, Sparse Sinkhorn Attention, arXiv 2002.11296, section 3.2.
     """
+    dtype, tokens = permutation.dtype, blocks.tokens
+    heads, group = key.shape[2], query.shape[2] // key.shape[2]
+    share = tf.einsum("bkij,bjs->biks", permutation, tf.cast(seen, dtype))
+    found = share > 0
+    share = tf.where(found, share, tf.ones_like(share))[..., tf.newaxis]
 
-    def __init__(self, query, key, logits, block_size, visible, num_iterations):
-        checks.check_window("block_size", block_size, query, key)
-        message = "block_size needs one key for each query: their lengths must be equal"
-        same = check_equal(size(query, 1), size(key, 1), message)
-        with tf.control_dependencies(same):
-            query = tf.identity(query)
-        self.like, self.dtype = query, compute_dtype(query)
-        self.heads, self.group = key.shape[2], query.shape[2] // key.shape[2]
-        self.blocks = _blocks(key, block_size)
-        seen = _seen(key, self.blocks, visible)
-        some = tf.reduce_any(seen, 2)
-        self.seen = seen[:, :, tf.newaxis]  # (B, blocks, 1, tokens)
-        permutation = balanced(logits, num_iterations, some, visible.causal)
-        self.permutation = tf.exp(tf.cast(permutation, self.dtype))
-        # c of the docstring, (B, blocks, K, tokens)
-        shown = tf.cast(seen, self.dtype)
-        share = tf.einsum("bkij,bjs->biks", self.permutation, shown)
-        found = share > 0
-        self.share = tf.where(found, share, tf.ones_like(share))
-        rows, keys = self._rows(query), self._keys(key)
-        own = tf.matmul(rows, keys, transpose_b=True)
-        far = tf.matmul(rows, self._sorted(keys), transpose_b=True)
-        far += tf.math.log(self.share)[..., tf.newaxis, :]
-        own_seen, far_seen = self.seen[..., tf.newaxis, :], found[..., tf.newaxis, :]
-        if visible.causal:
-            place = tf.range(self.blocks.tokens)
-            earlier = tf.tile(place, [self.group])[:, tf.newaxis] >= place
-            own_seen = tf.logical_and(own_seen, earlier)
-        seen = [tf.broadcast_to(x, tf.shape(own)) for x in (own_seen, far_seen)]
-        seen, zero = tf.concat(seen, -1), tf.zeros((), self.dtype)
-        weights = tf.where(seen, tf.concat([own, far], -1), HIDDEN + zero)
-        weights = tf.where(seen, tf.nn.softmax(weights), zero)
-        self.own, self.far = tf.split(weights, 2, -1)
+    def in_blocks(x):
+        x = tf.transpose(blocks.cut(tf.cast(x, dtype)), (0, 1, 3, 2, 4))
+        x = tf.where(seen[:, :, tf.newaxis, :, tf.newaxis], x, tf.zeros((), dtype))
+        return x, tf.einsum("bkij,bjksv->biksv", permutation, x) / share
 
-    def of_values(self, value):
-        """Attended values `(B, T, N, V)`; 0 where no key is visible."""
-        values = self._keys(value)
-        attended = tf.matmul(self.own, values)
-        attended += tf.matmul(self.far, self._sorted(values))
-        sizes = self.heads, self.group, self.blocks.tokens, size(value, 3)
-        attended = tf.reshape(attended, (-1, self.blocks.count, *sizes))
-        attended = tf.transpose(attended, (0, 1, 4, 2, 3, 5))
-        shape = size(value, 0), -1, self.heads * self.group, size(value, 3)
-        attended = tf.reshape(attended, shape)[:, : size(value, 1)]
-        return tf.cast(attended, self.like.dtype)
-
-    def _rows(self, query):
-        """Scaled queries; the heads that share a key-value head form one matrix."""
-        dim = query.shape[3]
-        x = self.blocks.cut(tf.cast(query, self.dtype) * dim**-0.5)
-        shape = size(query, 0), self.blocks.count, self.blocks.tokens
-        x = tf.reshape(x, (*shape, self.heads, self.group, dim))
-        x = tf.transpose(x, (0, 1, 3, 4, 2, 5))
-        rows = self.group * self.blocks.tokens
-        return tf.reshape(x, (shape[0], shape[1], self.heads, rows, dim))
-
-    def _keys(self, x):
-        """Keys or values in blocks; hidden ones are 0."""
-        x = tf.transpose(self.blocks.cut(tf.cast(x, self.dtype)), (0, 1, 3, 2, 4))
-        return tf.where(self.seen[..., tf.newaxis], x, tf.zeros((), self.dtype))
-
-    def _sorted(self, x):
-        """Sorts the result of `_keys`."""
-        x = tf.einsum("bkij,bjksv->biksv", self.permutation, x)
-        return x / self.share[..., tf.newaxis]
-
-
-def _blocks(key, block_size):
-    """Blocks of `block_size` tokens, the last one padded."""
-    return Blocks(size(key, 1), block_size, multiple=block_size)
-
-
-def _seen(key, blocks, visible):
-    """Mask of visible keys in blocks, `(B, blocks, tokens)`; false for padding."""
-    return blocks.cut(mask_or_all(visible.key_mask, key))
+    dim = query.shape[3]
+    rows = blocks.cut(tf.cast(query, dtype) * dim**-0.5)
+    shape = size(query, 0), blocks.count
+    rows = tf.reshape(rows, (*shape, tokens, heads, group, dim))
+    rows = tf.transpose(rows, (0, 1, 3, 4, 2, 5))
+    rows = tf.reshape(rows, (*shape, heads, group * tokens, dim))
+    keys, sorted_keys = in_blocks(key)
+    own = tf.matmul(rows, keys, transpose_b=True)
+    far = tf.matmul(rows, sorted_keys, transpose_b=True)
+    far += tf.linalg.matrix_transpose(tf.math.log(share))
+    own_seen = seen[:, :, tf.newaxis, tf.newaxis]
+    if causal:
+        place = tf.range(tokens)
+        earlier = tf.tile(place, [group])[:, tf.newaxis] >= place
+        own_seen = tf.logical_and(own_seen, earlier)
+    both = own_seen, found[..., tf.newaxis, :]
+    both = tf.concat([tf.broadcast_to(x, tf.shape(own)) for x in both], -1)
+    weights = tf.where(both, tf.concat([own, far], -1), tf.constant(HIDDEN, dtype))
+    weights = tf.where(both, tf.nn.softmax(weights), tf.zeros((), dtype))
+    own, far = tf.split(weights, 2, -1)
+    values, sorted_values = in_blocks(value)
+    attended = tf.matmul(own, values) + tf.matmul(far, sorted_values)
+    dim = size(value, 3)
+    attended = tf.reshape(attended, (-1, blocks.count, heads, group, tokens, dim))
+    attended = tf.transpose(attended, (0, 1, 4, 2, 3, 5))
+    attended = tf.reshape(attended, (shape[0], -1, heads * group, dim))
+    return attended[:, : size(value, 1)]
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -274,21 +230,29 @@ class SinkhornAttention(AttentionLayer):
             self.noise_seed = keras.random.SeedGenerator(self.seed, name="noise_seed")
 
     def attend(self, query, key, value, visible, state=None, training=None):
-        return self._sorted(query, key, visible, training).of_values(value), None
-
-    def _sorted(self, query, key, visible, training=False):
+        checks.check_window("block_size", self.block_size, query, key)
+        message = "block_size needs one key for each query: their lengths must be equal"
+        with tf.control_dependencies(
+            check_equal(size(query, 1), size(key, 1), message)
+        ):
+            key = tf.identity(key)
+        blocks = Blocks(size(key, 1), self.block_size, multiple=self.block_size)
+        seen = blocks.cut(mask_or_all(visible.key_mask, key))
         num_iterations = self.num_iterations
         if num_iterations is None:
             num_iterations = 0 if visible.causal else 7
-        logits = self._logits(key, visible, training)
-        return _Sorted(query, key, logits, self.block_size, visible, num_iterations)
+        logits = self._logits(key, blocks, seen, visible.causal, training)
+        some = tf.reduce_any(seen, 2)
+        permutation = tf.exp(balanced(logits, num_iterations, some, visible.causal))
+        given = query, key, value, permutation, blocks, seen, visible.causal
+        return tf.cast(attend_to_sorted(*given), query.dtype), None
 
-    def _logits(self, key, visible, training=False):
+    def _logits(self, key, blocks, seen, causal, training):
         """The logits R of the permutation P, `(B, K, blocks, blocks)`."""
         length = arguments.up_to_max_length(self, size(key, 1))
-        sums = block_sums(key[:, :length], self.block_size, visible)
+        sums = block_sums(key[:, :length], blocks, seen, causal)
         kernel = tf.cast(tf.convert_to_tensor(self.sort_kernel), sums.dtype)
-        logits = tf.einsum("bikh,khj->bkij", sums, kernel[..., : size(sums, 1)])
+        logits = tf.einsum("bikh,khj->bkij", sums, kernel[..., : blocks.count])
         if training and self.noise:
             uniform = keras.random.uniform(
                 tf.shape(logits), 1e-7, 1.0, sums.dtype.name, self.noise_seed

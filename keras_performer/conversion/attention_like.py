@@ -33,16 +33,11 @@ def is_attention(layer):
 def attention_like(kind, layer, **options):
     """Makes attention of another class that has a layer's weights and call signature.
 
-    Args:
-        kind: subclass of `AttentionLayer`. It must have the four dense layers of
-            `layer`; its other dense layers must start as copies of these.
-        layer: a layer for which `is_attention` is true. If `layer` and `kind` are
-            `PerformerAttention`, gains are copied, too, and random features unless the
-            options have a seed.
-        **options: arguments of `kind`, which override the config of `layer`.
-
-    Raises:
-        ValueError: if `layer` is not built, or `kind` lacks its options or weights.
+    `kind`, a subclass of `AttentionLayer`, must have the four dense layers of `layer`;
+    its other dense layers must start as copies of these. If both are
+    `PerformerAttention`, gains are copied, too, and random features unless the options
+    have a seed. The options are arguments of `kind`, which override the config of
+    `layer`. Raises a `ValueError` if `kind` cannot replace it.
     """
     config = layer.get_config()
     if config.get("sliding_window") is None:  # a class that has it requires an int

@@ -166,14 +166,9 @@ def calibrate(
 def choose(exact, as_it_was, fitted, layers, batches):
     """Chooses the model closest to the exact one; sets gains of the fitted model.
 
-    Args:
-        exact, as_it_was, fitted: models.
-        layers: list of the layers of the fitted model whose gains may change.
-        batches: list of inputs. At most `NUM_SEQUENCES` of their sequences are used,
-            or one of each batch.
-
-    Returns:
-        A `CalibrationReport` without layers.
+    `layers` are the layers of the fitted model whose gains may change. At most
+    `NUM_SEQUENCES` sequences of the batches are used, or one of each. Returns a
+    `CalibrationReport` without layers.
     """
     layers = [layer for layer in layers if layer.log_gain is not None]
     gains = [layer.log_gain.numpy() for layer in layers]

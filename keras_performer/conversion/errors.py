@@ -204,17 +204,9 @@ def exact_rows(query, key, value, inputs, num_rows, exact_window):
     counted = tf.reduce_any(seen, -1)
     if inputs.query_mask is not None:
         counted &= tf.gather(inputs.query_mask, rows, axis=1)[:, tf.newaxis]
-    return ExactRows(
-        query=query,
-        value=value,
-        logits=logits,
-        seen=seen,
-        distance=distance,
-        near=seen & (distance < (exact_window or 0)),
-        weights=weights,
-        output=over_values(weights, value),
-        counted=counted,
-    )
+    near, output = seen & (distance < (exact_window or 0)), over_values(weights, value)
+    of_keys = logits, seen, distance, near, weights
+    return ExactRows(query, value, *of_keys, output, counted)
 
 
 def logits_of(query, key):

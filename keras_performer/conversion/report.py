@@ -5,13 +5,9 @@ import typing
 
 
 def as_text(names, rows, to_the_right=(), notes=()):
-    """Returns a table as text: a line of column names, then the rows.
+    """Returns a table as text: a line of column names, the rows, and the notes.
 
-    Args:
-        names: sequence of str.
-        rows: list of sequences of str.
-        to_the_right: indices of columns to align on the right.
-        notes: iterable of str, lines below the table.
+    `to_the_right` are indices of columns to align on the right.
     """
     lines = [names, *rows]
     widths = [max(map(len, column)) for column in zip(*lines)]

@@ -139,13 +139,13 @@ def transfer_attention(
 
     def errors():
         for match in matches.values():
-            match.forget()
+            match.sums = np.zeros(3)
         for batch in held_out:
             attend(batch, LayerMatch.measure)
-        return {layer: match.error() for layer, match in matches.items()}
+        return {x: relative_error(*match.sums[:2]) for x, match in matches.items()}
 
     before = errors()
-    num_tokens = {x: (m.layer.key_dim, m.num_tokens) for x, m in matches.items()}
+    num_tokens = {x: (m.layer.key_dim, int(m.sums[2])) for x, m in matches.items()}
     require_tokens(num_tokens, left_out, "the held-out batches", model, WANTED)
     matches = {x: match for x, match in matches.items() if x not in left_out}
     progress = keras.utils.Progbar(num_steps, verbose=verbose, unit_name="step")
@@ -205,7 +205,8 @@ def _matches(model, teacher):
 class LayerMatch:
     """A `PerformerAttention` in training, with its optimizer and measured errors.
 
-    All weights train except the value and output projections and frozen weights.
+    All weights train except the value and output projections and frozen weights. The
+    `sums` over the tokens of all measured calls are those of `SharedCopy`.
     """
 
     def __init__(self, layer, copies):
@@ -218,24 +219,11 @@ class LayerMatch:
         self._copy = _shared_copy(layer, self.weights, copies)
         self._optimizer = keras.optimizers.Adam(global_clipnorm=CLIP_NORM)
         self._optimizer.build(self.weights)
-        self.forget()
-
-    def forget(self):
-        """Resets the measured errors."""
-        self._sums = np.zeros(3)
+        self.sums = np.zeros(3)
 
     def measure(self, *call):
-        """Adds the error of a call, given as `Inputs`, positions and target outputs."""
-        self._sums += self._copy.of(self.layer).sums(*call)
-
-    @property
-    def num_tokens(self):
-        """Number of measured tokens, without padding."""
-        return int(self._sums[2])
-
-    def error(self):
-        """Returns the relative error of all measured calls; nan if targets are 0."""
-        return relative_error(*self._sums[:2])
+        """Adds the sums of a call, given as `Inputs`, positions and target outputs."""
+        self.sums += self._copy.of(self.layer).sums(*call)
 
     def train(self, *call, learning_rate):
         """Takes one step of Adam, for one call as in `measure`."""

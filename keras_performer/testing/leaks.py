@@ -20,10 +20,8 @@ class Call(typing.NamedTuple):
 def calls_of(model, inputs, change=None):
     """Returns a `Call` of each layer in the order in which calls end, the model's last.
 
-    Args:
-        model, inputs: as in `watch`.
-        change: function of a layer, its first argument and its outputs; it returns
-            the outputs to use instead.
+    `change` gets a layer, its first argument and its outputs, and returns the outputs
+    to use instead.
     """
     calls = []
 
@@ -45,16 +43,10 @@ def calls_of(model, inputs, change=None):
 def layer_at_fault(calls, others, kept, tolerance, whole=True):
     """Finds the layer at fault if outputs of a model differ that should be equal.
 
-    Args:
-        calls, others: lists as `calls_of` returns, of two calls of one model.
-        kept: dict of shapes `(B, T)` to bool arrays, true for tokens whose outputs
-            should be the same.
-        tolerance: float, relative to the median size of the numbers in an array.
-        whole: bool, whether outputs without tokens should be the same, too.
-
-    Returns:
-        `(change, name)`, the largest wrong difference and the path and class of the
-        layer; or `None` if outputs are equal.
+    `calls` and `others` are from `calls_of`, for two calls of the model. `kept` is a
+    dict of shapes `(B, T)` to bool arrays, true for tokens whose outputs should be the
+    same; with `whole`, outputs without tokens should be, too. Returns the largest wrong
+    difference, and the path and class of the layer; or `None` if outputs are equal.
     """
     *inner, model = zip(calls, others)
     change = _change(model, kept, tolerance, whole)

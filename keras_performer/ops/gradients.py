@@ -12,20 +12,8 @@ def custom_gradient(function):
     which keep the graph alive, and the layers that the gradient function calls. Here
     the graph keeps the gradient function, and TensorFlow gets a weak reference to it.
 
-    Args:
-        function: function of tensors that returns a tensor or a tuple of tensors, and
-            the function of their gradients. It must not read variables.
-
-    Returns:
-        Function of tensors that returns a tensor or a tuple of tensors.
-
-    Example:
-
-    >>> @custom_gradient
-    ... def twice(x):
-    ...     return 2 * x, lambda dy: 2 * dy
-    >>> float(twice(tf.constant(3.0)))
-    6.0
+    As there, `function` returns a tensor or a tuple of tensors, and the function of
+    their gradients. It must not read variables.
     """
 
     def call(*inputs):

@@ -11,13 +11,7 @@ from keras_performer.ops.shapes import compute_dtype, repeat, size
 
 
 class Heads:
-    """The heads of one attention.
-
-    Args:
-        query: tensor of shape `(B, T, N, H)`.
-        key: tensor of shape `(B, S, K, H)`; N is a multiple of K.
-        value: tensor of shape `(B, S, K, V)`.
-    """
+    """The heads of query `(B, T, N, H)`, key `(B, S, K, H)`, value `(B, S, K, V)`."""
 
     def __init__(self, query, key, value):
         self.dtype = compute_dtype(query, key, value)

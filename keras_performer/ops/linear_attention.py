@@ -28,39 +28,15 @@ def linear_attention(
 ) -> tuple[tf.Tensor, typing.Any]:
     """Calls the windowed, causal or bidirectional attention that the arguments need.
 
-    Args:
-        query, key, value, kernel: as in `bidirectional_attention`.
-        visible: a `Visibility`, which says whether attention is causal.
-        exact_window, log_gain: as in `windowed_attention`; `None` for no window.
-        state, chunk_size: as in `causal_attention`, or with a window as in
-            `windowed_attention`.
-        decay: as in `causal_attention` and `bidirectional_attention`.
-        jit_compile: as in `bidirectional_attention`.
-
-    Returns:
-        `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0
-        where no key is visible, and the state after the last token; `None` unless
-        causal.
-
-    Example:
-
-    >>> from keras_performer import ops
-    >>> x = tf.ones((1, 5, 1, 2))
-    >>> output, _ = linear_attention(x, x, x, ops.TaylorKernel(), ops.Visibility())
-    >>> float(output[0, 0, 0, 0])
-    1.0
+    Arguments and results are as there. `visible` says whether attention is causal,
+    `exact_window` is `None` for no window, and the returned state is `None` unless
+    causal.
     """
     inputs = query, key, value, kernel
     options: dict[str, typing.Any] = {"decay": decay, "jit_compile": jit_compile}
     if exact_window is not None:
         return windowed_attention(
-            *inputs,
-            exact_window,
-            log_gain,
-            visible,
-            state,
-            chunk_size,
-            **options,
+            *inputs, exact_window, log_gain, visible, state, chunk_size, **options
         )
     if visible.causal:
         return causal_attention(*inputs, visible, state, chunk_size, **options)

@@ -19,11 +19,8 @@ def normalize(sums):
 def with_normalizer_gradient(doutput, output, dlog_sums=None):
     """Returns the gradient of the input of `normalize`, times the normalizer.
 
-    Args:
-        doutput: gradient of `output`.
-        output: result of `normalize`.
-        dlog_sums: gradient of the logarithm of the normalizer, `(..., 1)`; `None` if
-            nothing depends on this logarithm.
+    `doutput` is the gradient of the output, `dlog_sums` the gradient of the logarithm
+    of the normalizer, `(..., 1)`; `None` if nothing depends on it.
     """
     dnormalizer = -tf.reduce_sum(doutput * output, -1, keepdims=True)
     if dlog_sums is not None:
@@ -34,12 +31,9 @@ def with_normalizer_gradient(doutput, output, dlog_sums=None):
 def joined(parts):
     """Joins weighted means over sets of keys to one weighted mean over all keys.
 
-    Args:
-        parts: list of `(output, log_sums)`, `(B, T, N, V)` and `(B, T, N, 1)`: weighted
-            means of values, and the logarithms of the sums of their weights.
-
-    Returns:
-        `(output, log_sums)`, of the same shapes.
+    Each of the parts, and the result, is a pair `(output, log_sums)`: a weighted mean
+    of values, `(B, T, N, V)`, and the logarithm of the sum of its weights, `(B, T, N,
+    1)`.
     """
     outputs, logs = zip(*parts)
     logs = tf.concat(logs, -1)

@@ -3,30 +3,15 @@
 import tensorflow as tf
 
 from keras_performer.ops.heads import Heads
-from keras_performer.ops.kernels.base import EMPTY, Kernel
+from keras_performer.ops.kernels.base import EMPTY
 
 
-def pair_weights(
-    query: tf.Tensor, key: tf.Tensor, kernel: Kernel
-) -> tuple[tf.Tensor, tf.Tensor]:
+def pair_weights(query, key, kernel):
     """Computes the weight `phi(q) . phi(k)` of every pair, in quadratic memory.
 
-    Args:
-        query: tensor of shape `(B, T, N, H)`.
-        key: tensor of shape `(B, S, K, H)`; N is a multiple of K.
-        kernel: a `Kernel`.
-
-    Returns:
-        `(weights, log_scale)`: the weights divided by exp(log_scale), `(B, N, T, S)`,
-        and log_scale, `(B, N, T, 1)`; float32, or float64 for float64 inputs.
-
-    Example:
-
-    >>> from keras_performer import ops
-    >>> x = tf.constant([[[[2.0]]]])
-    >>> weights, log_scale = pair_weights(x, x, ops.TaylorKernel())
-    >>> float((weights * tf.exp(log_scale))[0, 0, 0, 0])  # 1 + 4 + 16 / 2
-    13.0
+    Query and key are `(B, T, N, H)` and `(B, S, K, H)`. Returns the weights divided by
+    exp(log_scale), `(B, N, T, S)`, and log_scale, `(B, N, T, 1)`; float32, or float64
+    for float64 inputs.
     """
     heads = Heads(query, key, key)
     kernel = kernel.astype(heads.dtype)

@@ -22,46 +22,19 @@ def attention(query, key, value, kernel, key_mask=None, causal=False, **options)
     This is equation 4, `D^-1 (Q' (K')^T) V`, in the order that the paper avoids. With
     `causal=True`, `tril` is applied to `Q' (K')^T` (section 2.2 and appendix B.1).
 
-    Args:
-        query: tensor of shape `(B, T, N, H)`.
-        key: tensor of shape `(B, S, K, H)`; K divides N (grouped queries).
-        value: tensor of shape `(B, S, K, V)`.
-        kernel: the kernel object that the fast operation takes.
-        key_mask: boolean tensor of shape `(B, S)`, true where a key is visible.
-        causal: whether query t sees keys 0..t only.
-        options: `exact_window`, `log_gain`, `starts` and `decay` of `pair_weights`.
-
-    Returns:
-        Tensor of shape `(B, T, N, V)`; a row that sees no key is 0.
+    The value is `(B, S, K, V)`; other arguments are as in `pair_weights`. Returns a
+    tensor `(B, T, N, V)`; a row that sees no key is 0.
     """
     weights = attention_matrix(query, key, kernel, key_mask, causal, **options)
     value = _one_head_per_query_head(value, query)
     return tf.einsum("bnts,bsnv->btnv", weights, value)
 
 
-def local_attention(query, key, value, sliding_window, key_mask=None, **options):
-    """Computes softmax attention to the keys j with `|i - j| < sliding_window`.
-
-    Args:
-        query, key, value, key_mask: as in `attention`.
-        sliding_window: int W.
-        options: `causal`, `starts` and `decay` of `pair_weights`.
-
-    Returns:
-        Tensor of shape `(B, T, N, V)`; a row that sees no key is 0.
-    """
-    options["exact_window"] = sliding_window
-    return attention(query, key, value, None, key_mask, **options)
-
-
 def attention_matrix(query, key, kernel, key_mask=None, causal=False, **options):
     """Returns the implied attention matrix `D^-1 Q' (K')^T` of equation 4.
 
-    Args:
-        query, key, kernel, key_mask, causal, options: as in `pair_weights`.
-
-    Returns:
-        Tensor of shape `(B, N, T, S)`. Rows sum to 1; a row that sees no key is 0.
+    Arguments are as in `pair_weights`. The matrix is `(B, N, T, S)`; rows sum to 1, and
+    a row that sees no key is 0.
     """
     pairs = pair_weights(query, key, kernel, key_mask, causal, **options)
     return _normalized(*pairs)[0]
@@ -70,11 +43,8 @@ def attention_matrix(query, key, kernel, key_mask=None, causal=False, **options)
 def log_sums(query, key, kernel, key_mask=None, causal=False, **options):
     """Returns the logarithm of each row's sum of weights, if weights are positive.
 
-    Args:
-        query, key, kernel, key_mask, causal, options: as in `pair_weights`.
-
-    Returns:
-        Tensor of shape `(B, T, N, 1)`; -inf for a row that sees no key.
+    Arguments are as in `pair_weights`. The result is `(B, T, N, 1)`; -inf for a row
+    that sees no key.
     """
     pairs = pair_weights(query, key, kernel, key_mask, causal, **options)
     return tf.transpose(_normalized(*pairs)[1], (0, 2, 1, 3))
@@ -99,7 +69,7 @@ def pair_weights(
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
-        key: tensor of shape `(B, S, K, H)`.
+        key: tensor of shape `(B, S, K, H)`; K divides N (grouped queries).
         kernel: the kernel object that the fast operation takes; `None` for local
             attention.
         key_mask: boolean tensor of shape `(B, S)`, true where a key is visible.
@@ -117,7 +87,7 @@ def pair_weights(
     """
     key = _one_head_per_query_head(key, query)
     visible = _visible(query, key, key_mask, causal, starts)
-    if _is_exponential(kernel):
+    if isinstance(kernel, ExponentialKernel):
         logs = log_kernel(query, key, kernel)
         factors = tf.ones_like(logs)
     elif kernel is not None:
@@ -149,13 +119,7 @@ def log_kernel(query, key, kernel):
     `y = k H^(-1/4)`, times the weight of the feature. The estimate is unbiased if the
     rows w (with their weights) follow N(0, I_H).
 
-    Args:
-        query: tensor of shape `(B, T, N, H)`.
-        key: tensor of shape `(B, S, N, H)`.
-        kernel: a kernel of the softmax family.
-
-    Returns:
-        Tensor of shape `(B, N, T, S)`.
+    Query and key are `(B, T, N, H)` and `(B, S, N, H)`; the result is `(B, N, T, S)`.
     """
     query_logs = log_features(query, kernel)
     key_logs = log_features(key, kernel) + _log_weights(kernel, key)
@@ -168,12 +132,7 @@ def log_kernel(query, key, kernel):
 def log_features(inputs, kernel):
     """Logarithms `w . x - |x|^2 / 2` of the positive features of Lemma 1.
 
-    Args:
-        inputs: tensor of shape `(B, L, N, H)`, queries or keys.
-        kernel: a kernel of the softmax family; its full projection matrix is used.
-
-    Returns:
-        Tensor of shape `(B, L, N, M)`.
+    Inputs are queries or keys `(B, L, N, H)`, the result is `(B, L, N, M)`.
     """
     scaled = inputs * inputs.shape[-1] ** -0.25
     half_norms = tf.reduce_sum(scaled**2, axis=-1, keepdims=True) / 2
@@ -183,12 +142,7 @@ def log_features(inputs, kernel):
 def activation_features(inputs, kernel):
     """Features `f(w . x) + epsilon` of generalized attention, equation 5 with h = 1.
 
-    Args:
-        inputs: tensor of shape `(B, L, N, H)`, queries or keys.
-        kernel: a kernel with an `activation`; without a projection, w are unit vectors.
-
-    Returns:
-        Tensor of shape `(B, L, N, M)`.
+    Without a projection, w are unit vectors. Shapes are as in `log_features`.
     """
     if isinstance(kernel, EluKernel):
         return tf.nn.elu(inputs) + 1.0
@@ -208,10 +162,6 @@ def taylor_features(x):
         features.append(first * first / 2**0.5)
         features.extend(first * second for second in elements[i + 1 :])
     return tf.stack(features, -1)
-
-
-def _is_exponential(kernel):
-    return isinstance(kernel, ExponentialKernel)
 
 
 def _projected(inputs, kernel):

@@ -41,11 +41,9 @@ def segment_numbers(starts):
 
 
 def restarted(restarts, r, sums):
-    """Resets running maxima and sums to the state before the first key.
+    """Resets `r` and `sums`, as in `Kernel`, to the state before the first key.
 
-    Args:
-        restarts: bool tensor that broadcasts to `r` and `sums`, true where to reset.
-        r, sums: as in `Kernel`.
+    The bools `restarts`, which broadcast to both, are true where to reset.
     """
     empty = tf.where(restarts, tf.constant(EMPTY, r.dtype), r)
     return empty, tf.where(restarts, tf.zeros_like(sums), sums)

@@ -141,12 +141,8 @@ def absorb(
 ):
     """Returns the `State` of keys, in memory linear in their number.
 
-    Args:
-        kernel: a `Kernel` in the dtype of the loop.
-        key, value, key_mask: as in `absorb_keys`.
-        logs: log-decays of the keys, `(B, S, K)`, or `None`.
-        jit_compile: as in `bidirectional_attention`.
-        block_tokens: int, sets the tokens of a block, for tests of small blocks.
+    Arguments are as in `absorb_keys`, with the kernel in the dtype of the loop; `logs`
+    are log-decays of the keys, `(B, S, K)`. Tests of small blocks set `block_tokens`.
     """
     level, given = None, []
     if logs is not None:
@@ -208,11 +204,8 @@ def answer(kernel, query, state, jit_compile=False, block_tokens=None):
 def merged(left, right, total=None, ended=None):
     """Returns the `State` of two pieces of a sequence.
 
-    Args:
-        left, right: `State` of the earlier and of the later piece.
-        total: log-decay of the right piece, `(B, K)`, or `None`.
-        ended: bool `(B,)`, true where a segment starts in the right piece, which hides
-            the left; or `None`.
+    `total` is the log-decay of the right piece, `(B, K)`. `ended`, bool `(B,)`, is true
+    where a segment starts in the right piece, which hides the left.
     """
     logs = None if total is None else tf.stack([total, tf.zeros_like(total)])
     counts = None
@@ -222,13 +215,10 @@ def merged(left, right, total=None, ended=None):
 
 
 def sum_of_states(r, sums, logs=None, counts=None):
-    """Adds states, and returns the sum as a `State`.
+    """Adds states, stacked on a new first axis, and returns the sum as a `State`.
 
-    Args:
-        r, sums: the states, stacked on a new first axis.
-        logs: log-decays of the states, `(states, B, K)`, or `None`.
-        counts: bool tensor that broadcasts to `(states, B, K)`, false for states to
-            leave out; `None` for all.
+    `logs` are log-decays of the states, `(states, B, K)`. The bools `counts`, which
+    broadcast to this shape, are false for states to leave out.
     """
     empty = tf.constant(EMPTY, r.dtype)
     r = tf.stop_gradient(r)

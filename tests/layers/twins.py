@@ -3,14 +3,15 @@
 A twin is a function of a dict of weights, named as in `weights_of`, and of inputs and
 masks. It computes the layer's output by the equations of a paper, in float64, and may
 be slow. With `scores=True` it returns the matrix of weights. The twin of attention
-takes the matrix from `ops.reference`, and computes in NumPy what layers do around it.
+takes the matrix from `tests.ops.reference`, and computes in NumPy what layers do around
+it.
 """
 
 import numpy as np
 import tensorflow as tf
 
-from keras_performer.ops import reference
 from tests.layers.inputs import normal
+from tests.ops import reference
 
 
 def weights_of(layer):

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops import reference
+from tests.ops import reference
 
 from .cases import (
     ATTENTIONS,

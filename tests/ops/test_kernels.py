@@ -6,7 +6,7 @@ import tensorflow as tf
 from scipy import special
 
 from keras_performer import ops
-from keras_performer.ops import reference
+from tests.ops import reference
 
 from .cases import normal, qkv
 

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops import reference
 from keras_performer.ops.pair_weights import pair_weights
+from tests.ops import reference
 
 from .cases import (
     ATTENTIONS,

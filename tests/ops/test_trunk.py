@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops import reference
 from keras_performer.ops.linear_attention import linear_attention
+from tests.ops import reference
 
 from .cases import (
     HEAD_DIM,

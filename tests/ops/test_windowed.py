@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops import blocks, reference
+from keras_performer.ops import blocks
+from tests.ops import reference
 from tests.ops.cases import favor_plus_kernel, normal, qkv, softmax_kernel
 
 

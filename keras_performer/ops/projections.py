@@ -16,7 +16,8 @@ def gaussian_matrix(
     Args:
         num_rows: int M, the number of random features.
         num_cols: int H, the size of one attention head.
-        seed: int32 tensor of shape `(2,)`; equal seeds give equal matrices.
+        seed: int32 tensor of shape `(2,)`; equal seeds give equal matrices on every
+            replica.
         regularized: bool, rescale every row to length sqrt(H) (the SMREG kernel of
             section 2.3) instead of the chi(H) lengths of the softmax kernel. Defaults
             to `False`.
@@ -45,13 +46,8 @@ def orthogonal_gaussian_matrix(
     signs the estimate of the kernel along (1, ..., 1) would be biased.
 
     Args:
-        num_rows: int M, the number of random features.
-        num_cols: int H, the size of one attention head.
-        seed: int32 tensor of shape `(2,)`; equal seeds give equal matrices on every
-            replica.
-        regularized: bool, give every row the length sqrt(H) (the SMREG kernel of
-            section 2.3) instead of the chi(H) lengths of the softmax kernel. Defaults
-            to `False`.
+        num_rows, num_cols, seed: as in `gaussian_matrix`.
+        regularized: as in `gaussian_matrix`. Defaults to `False`.
 
     Returns:
         float32 tensor of shape `(M, H)`; unless `regularized`, each row has the

@@ -235,6 +235,7 @@ class LongformerAttention(AttentionLayer):
     ) -> typing.Any:
         masks = query_mask, value_mask, key_mask, attention_mask
         inputs = self.read(query, value, key, *masks, use_causal_mask, segment_ids)
+        mask, visible = None, inputs.visible
         if global_mask is not None:
             most = self.num_global_tokens
             if not most:
@@ -250,8 +251,11 @@ class LongformerAttention(AttentionLayer):
                 "global_mask must mark at most num_global_tokens tokens of a sequence: "
                 "make the layer with a larger num_global_tokens",
             )
-            visible = inputs.visible._replace(global_tokens=mask)
-            inputs = inputs._replace(visible=visible)
+        elif self.num_global_tokens:
+            seen = mask_or_all(visible.key_mask, inputs.query)
+            number = tf.math.cumsum(tf.cast(seen, tf.int32), axis=1)
+            mask = tf.logical_and(seen, number <= self.num_global_tokens)
+        inputs = inputs._replace(visible=visible._replace(global_tokens=mask))
         return self.respond(
             inputs, return_attention_scores, training, positions, state, return_state
         )
@@ -273,7 +277,6 @@ class LongformerAttention(AttentionLayer):
         if not self.num_global_tokens:
             local = ops.local_attention(*heads, sizes[0], visible, jit_compile=compiles)
             return local[0], None
-        visible = self._with_global_tokens(visible, heads[0])
         attended = global_token_attention(
             *heads, *global_heads, *sizes, visible, jit_compile=compiles
         )
@@ -284,18 +287,8 @@ class LongformerAttention(AttentionLayer):
         visible = visible._replace(sliding_window=self.sliding_window)
         if not self.num_global_tokens:
             return ops.exact_scores(*heads, visible)
-        visible = self._with_global_tokens(visible, heads[0])
         rows = visible.global_tokens[:, tf.newaxis, :, tf.newaxis]
         scores, global_scores = (
             ops.exact_scores(*pair, visible) for pair in (heads, global_heads)
         )
         return tf.where(rows, global_scores, scores)
-
-    def _with_global_tokens(self, visible, query):
-        """Makes the first visible tokens global, unless `visible` has global tokens."""
-        if visible.global_tokens is not None:
-            return visible
-        seen = mask_or_all(visible.key_mask, query)
-        number = tf.math.cumsum(tf.cast(seen, tf.int32), axis=1)
-        first = tf.logical_and(seen, number <= self.num_global_tokens)
-        return visible._replace(global_tokens=first)

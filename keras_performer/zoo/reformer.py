@@ -68,7 +68,7 @@ def lsh_buckets(x: TensorLike, rotations: TensorLike) -> tf.Tensor:
 
 
 def codes_of_tokens(buckets, window, visible):
-    """Codes of tokens, by which `near` compares positions within a bucket.
+    """Codes of tokens, which differ by less than `window` for near tokens of a bucket.
 
     `buckets` are `(B, T, N, rounds)`. Tokens of different segments share no bucket, and
     masked tokens are in no bucket. `window` is at most the length, if that is static.
@@ -101,14 +101,6 @@ def codes_of_tokens(buckets, window, visible):
     codes = tf.cast(tf.range(length), dtype) + window * tf.cast(group, dtype)
     codes = tf.gather(codes, tf.argsort(order), batch_dims=2)
     return tf.repeat(seen, heads, axis=0), tf.transpose(codes, (0, 2, 1)), order
-
-
-def near(query, key, window, causal):
-    """True for codes of two tokens that share a bucket and are near each other."""
-    distance = query - key
-    if causal:
-        return tf.logical_and(distance > 0, distance < window)
-    return tf.logical_and(distance != 0, tf.abs(distance) < window)
 
 
 def num_rows(x, heads):
@@ -274,8 +266,10 @@ class Bucketed(Local):
 
         def near_in(index):
             query, key = (tf.gather(x, index, axis=3) for x in (queries, keys))
-            pair = query[..., tf.newaxis], key[..., tf.newaxis, :]
-            return near(*pair, self.window, self.causal)
+            distance = query[..., tf.newaxis] - key[..., tf.newaxis, :]
+            if self.causal:
+                return tf.logical_and(distance > 0, distance < self.window)
+            return tf.logical_and(distance != 0, tf.abs(distance) < self.window)
 
         here = near_in(self.index)
         _, before = tf.while_loop(

@@ -177,43 +177,36 @@ def choose(exact, as_it_was, fitted, layers, batches):
         for layer, gain in zip(layers, gains, strict=True):
             layer.assign_log_gain(gain + change)
 
-    def outputs_with(name, batch):
-        fits, change = name
-        change_gains(change)
-        return _outputs(fitted if fits else as_it_was, batch)
+    def errors_of(names):
+        """Returns a dict of names, pairs `(is fitted, change)`, to relative errors."""
+        of_each = max(NUM_SEQUENCES // len(batches), 1)
+        of_exact, squares = 0.0, dict.fromkeys(names, 0.0)
+        for batch in batches:  # one at a time: outputs may be large
+            some = keras.tree.map_structure(
+                lambda x: x[:: ceil_div(len(x), of_each)],  # spread over the batch
+                batch,
+            )
+            wanted = _outputs(exact, some)
+            of_exact += _sum_of_squares(wanted)
+            for name in names:
+                is_fitted, change = name
+                change_gains(change)
+                found = _outputs(fitted if is_fitted else as_it_was, some)
+                differences = (x - y for x, y in zip(found, wanted, strict=True))
+                squares[name] += _sum_of_squares(differences)
+        return {name: relative_error(x, of_exact) for name, x in squares.items()}
 
     not_fitted = False, 0.0
     changes = CHANGES if layers else (0.0,)
-    names = [not_fitted, *((True, change) for change in changes)]
-    errors = _errors(exact, batches, outputs_with, names)
+    errors = errors_of([not_fitted, *((True, change) for change in changes)])
     best = min(errors, key=errors.get)
     if best == (True, min(changes)) and layers:
-        names = [(True, change) for change in FURTHER_CHANGES]
-        errors |= _errors(exact, batches, outputs_with, names)
+        errors |= errors_of([(True, change) for change in FURTHER_CHANGES])
         best = min(errors, key=errors.get)
     if not errors[best] < CLEARLY * errors[True, 0.0]:  # also if all are 0, inf or nan
         best = True, 0.0
     change_gains(best[1])
     return CalibrationReport([], {}, errors[not_fitted], errors[best], *best)
-
-
-def _errors(exact, batches, outputs_with, names):
-    """Returns a dict of names to relative errors of `outputs_with(name, batch)`."""
-    of_each = max(NUM_SEQUENCES // len(batches), 1)
-    of_exact, squares = 0.0, dict.fromkeys(names, 0.0)
-
-    def some(x):
-        return x[:: ceil_div(len(x), of_each)]  # spread over the batch
-
-    for batch in batches:  # one at a time: outputs may be large
-        batch = keras.tree.map_structure(some, batch)
-        wanted = _outputs(exact, batch)
-        of_exact += _sum_of_squares(wanted)
-        for name in names:
-            found = outputs_with(name, batch)
-            differences = (x - y for x, y in zip(found, wanted, strict=True))
-            squares[name] += _sum_of_squares(differences)
-    return {name: relative_error(found, of_exact) for name, found in squares.items()}
 
 
 def _outputs(model, batch):

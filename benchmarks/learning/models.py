@@ -227,6 +227,8 @@ def attention_of(row, task, key_dim):
     gain = sum(GAINS.get(name, 0.0) for name in options)
     if GAINS_IN_TURN in options:
         gain = [TURNS[head % 2] for head in range(num_heads)]
+    if feature_map != "taylor":
+        common["num_random_features"] = 256
     for option in options:
         if option.endswith(FEATURES):
             common["num_random_features"] = int(option.removesuffix(FEATURES))

@@ -23,10 +23,6 @@ from keras_performer.ops.shapes import size, sum_dtype
 from keras_performer.ops.slices import current_slices
 from keras_performer.recompute import TokenTraining, WithTargets, passes
 
-# With a window and gates, heads of size 16 learned as much with 128 random features as
-# with 256 in all tasks but one, in less time (the guide *Feature maps* has results).
-SMALL_HEAD, FEATURES_OF_SMALL_HEADS = 16, 128
-
 
 @choice.takes_options
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -101,10 +97,6 @@ class PerformerLM(
         forget_gate_bias: pair of floats, as in `PerformerAttention`. Defaults to
             `(2.0, max(7.0, log(4 * max_length)))`, so that a head remembers the longest
             sequence; without `max_length` to `(2.0, 7.0)`.
-        num_random_features: int, as in `PerformerAttention`. Defaults to 128 with
-            `feature_map="softmax"`, a window, gates and a head size of at most 16: it
-            learned as much in all tasks but one, in less time. Otherwise to `"auto"`,
-            256.
         **kwargs: further arguments of `PerformerAttention`, such as `feature_map` or
             `num_key_value_heads`, or of `ExactAttention`, for blocks with "performer"
             or "exact"; and of `keras.Model`, such as `name` and `dtype`.
@@ -192,7 +184,7 @@ class PerformerLM(
                 'one, or use position_embedding="rotary" with an even head size. '
                 "Received: max_length=None"
             )
-        defaults = self._defaults(options, head_dim)
+        defaults = self._defaults(options)
         options = {**choice.fitting(defaults, attention), **options}
         self.seed = arguments.seed(seed)
         # for configs, which make these blocks again even if others replace them later
@@ -251,7 +243,7 @@ class PerformerLM(
         self.build((None, None))
         unlock(self)  # subclasses may add layers, like subclasses of functional models
 
-    def _defaults(self, options, head_dim):
+    def _defaults(self, options):
         """Returns default options of the attentions, given the options of the call."""
         defaults = dict(self.option_defaults) if self.causal else {}
         features = feature_maps.get(options.get("feature_map", "softmax"))
@@ -262,10 +254,6 @@ class PerformerLM(
             # with bias 7 a gate forgets half in 760 tokens, too fast for long sequences
             biases = 2.0, max(7.0, math.log(4 * self.max_length))
             defaults["forget_gate_bias"] = biases
-        near_and_gated = chosen.get("exact_window") and chosen.get("forget_gate")
-        is_default = features == feature_maps.get("softmax")
-        if near_and_gated and is_default and head_dim <= SMALL_HEAD:
-            defaults["num_random_features"] = FEATURES_OF_SMALL_HEADS
         return defaults
 
     @property

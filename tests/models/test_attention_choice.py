@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_performer import (
     PerformerAttention,
+    PerformerEncoder,
     PerformerLM,
     convert_to_performer,
     feature_maps,
@@ -67,8 +68,7 @@ def test_the_window_and_the_gate_that_a_model_has(given, wanted):
         ({"num_heads": 2}, 256),  # a head size of 32
         ({"attention": ["exact", "performer", "performer"]}, 128),
         ({"num_random_features": 32}, 32),
-        # configs of earlier versions have this word
-        ({"num_random_features": "auto"}, 256),
+        ({"num_random_features": "auto"}, 128),
         ({"exact_window": None}, 256),
         ({"forget_gate": False}, 256),
         ({"causal": False}, 256),
@@ -85,6 +85,27 @@ def test_small_heads_with_window_and_gate_have_fewer_features(given, wanted):
         assert layer.num_random_features == wanted
         if wanted is not None:
             assert layer.projection_matrix.shape == (wanted, layer.key_dim)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda **window: PerformerLM(11, num_layers=1, num_heads=2, hidden_dim=8),
+        lambda **window: PerformerEncoder(16, 2, **window),
+        lambda **window: PerformerAttention(2, 4, **window),
+    ],
+)
+def test_a_config_with_automatic_features_is_older_than_fewer_features(made):
+    layer = made(exact_window=4, forget_gate=True)
+    if not layer.built:
+        layer.build((1, 9, 8))
+    config = layer.get_config()
+    for number, wanted in ((config["num_random_features"], 128), ("auto", 256)):
+        again = type(layer).from_config({**config, "num_random_features": number})
+        if not again.built:
+            again.build((1, 9, 8))
+        shapes = [x.shape for x in again.weights if "projection_matrix" in x.path]
+        assert shapes == [(wanted, 4)]
 
 
 @pytest.mark.parametrize("attention", ["performer", "exact", ["performer", "exact"]])

@@ -11,7 +11,6 @@ from benchmarks import (
     accuracy,
     decoding,
     generation,
-    input_pipeline,
     measure,
     options,
     recompute,
@@ -165,15 +164,6 @@ def test_steps_in_their_processes(command, flags, rows, monkeypatch, capsys, eag
     command.main(flags)
     lines = lines_of(capsys.readouterr().out)
     assert len(lines) == 2 + rows and all(" MB" in line for line in lines[2:])
-
-
-def test_input_pipeline(capsys):
-    flags = "--number 64 --shards 2 --batch-size 8 --seconds 0.2 --repeats 1"
-    input_pipeline.main(flags.split())
-    rows = [line.split("|") for line in lines_of(capsys.readouterr().out)[2:]]
-    assert [row[1].strip() for row in rows] == ["1", "2", "4"]
-    # even a busy machine reads more than one a second
-    assert all(float(row[2].replace(",", "")) > 1 for row in rows)
 
 
 @pytest.mark.slow

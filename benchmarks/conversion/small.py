@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from benchmarks import runner
 from benchmarks.learning import __main__ as learning
-from benchmarks.learning import models, tasks
+from benchmarks.learning import models, study, tasks
 from benchmarks.learning.training import copy_weights, learn, summing
 from benchmarks.tables import table
 from keras_performer import (
@@ -51,17 +51,30 @@ def main(argv=None):
 
 def measure(case, options):
     """Trains a case, measures results that are missing, and writes its page."""
-    exact = exact_model(case, options.output)
-    found = []
-    for name in (CONTROLS, *options.feature_maps):
-        path = options.output / f"{case.name}-{name}.json"
-        if not path.exists():
-            ways = controls if name == CONTROLS else converted
-            made = ways(case, exact, name, options.steps)
-            runner.save(path, [asked(case, *of) for of in made])
-        found += [Result(*row) for row in runner.read(path)]
+    wanted = [
+        {"task": case, "row": row, "steps": options.steps, "folder": options.output}
+        for row in (CONTROLS, *options.feature_maps)
+    ]
+    path = options.output / "runs.jsonl"
+    runs = study.complete(wanted, path, workers=0, function=replaced)
+    found = [Result(*of) for run in runs for of in run["found"]]
     parts = page(case, found, options)
     print(runner.write_page(options.output, parts, f"{case.name}.md"))
+
+
+def replaced(task, row, steps, folder):
+    """Measures a `Case` with the controls, or with one feature map; returns a run."""
+    exact, start = exact_model(task, folder), time.perf_counter()
+    ways = controls if row == CONTROLS else converted
+    found = [asked(task, *made) for made in ways(task, exact, row, steps)]
+    return {
+        "task": task.name,
+        "row": row,
+        "steps": steps,
+        "seconds": time.perf_counter() - start,
+        "result": found[-1].accuracy,
+        "found": found,
+    }
 
 
 class Case(typing.NamedTuple):

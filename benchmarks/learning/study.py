@@ -71,11 +71,12 @@ def planned(parts, options, evaluations):
     return sorted(runs, key=lambda run: run["seed"])
 
 
-def complete(wanted, path, workers, all_there_are=False):
+def complete(wanted, path, workers, all_there_are=False, function=training.train):
     """Makes the runs that a file lacks, and adds a line of JSON for each.
 
-    If `workers` is `None`, makes no runs. Returns existing results of wanted runs in
-    their order, with `all_there_are` followed by all other results in the file.
+    A run is a dict of arguments of `function`, which returns another dict with the same
+    `FIELDS`. If `workers` is `None`, makes no runs. Returns existing results of wanted
+    runs in their order, with `all_there_are` followed by all other results in the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = path.read_text().splitlines() if path.exists() else []
@@ -83,7 +84,7 @@ def complete(wanted, path, workers, all_there_are=False):
     names = [name_of(run) for run in wanted]
     missing = [run for name, run in zip(names, wanted) if name not in made]
     missing = [] if workers is None else missing
-    for result in runner.results(training.train, missing, workers):
+    for result in runner.results(function, missing, workers):
         with path.open("a") as file:
             file.write(json.dumps(result) + "\n")
         made[name_of(result)] = result

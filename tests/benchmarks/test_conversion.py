@@ -1,17 +1,16 @@
 """Trained models are read as in their files, and evaluated as documented."""
 
 import dataclasses
+import json
 import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import runner
 from benchmarks.conversion import __main__ as command
 from benchmarks.conversion import bert, small
 from benchmarks.conversion.sources import Pretrained
-from benchmarks.learning import models
 
 MASK = 4
 
@@ -59,16 +58,15 @@ def test_the_command(tmp_path, monkeypatch):
         command.main(flags)
 
 
-CASE = small.CASES["recall"]
-
-
 def test_the_page_of_a_small_model_pairs_what_is_lost(tmp_path):
     exact = small.Result("exact", 1.0, [1.0, 2.0, 3.0])
     other = small.Result("other", 0.5, [1.5, 2.1, 3.9], seconds=7.0, steps=200)
-    runner.save(tmp_path / "recall-controls.json", [exact, other])
-    runner.save(tmp_path / "recall-softmax.json", [other])
-    model = models.make_model(CASE.task, models.EXACT, CASE.key_dim, small.SEED)
-    model.save_weights(tmp_path / "recall.weights.h5")
+    kept = {"controls": [exact, other], "softmax": [other]}
+    runs = [
+        {"task": "recall", "row": row, "steps": 200, "found": found}
+        for row, found in kept.items()
+    ]
+    (tmp_path / "runs.jsonl").write_text("\n".join(map(json.dumps, runs)))
     flags = "--cases recall --feature-maps softmax --steps 200 --output"
     small.main([*flags.split(), str(tmp_path)])
     text = (tmp_path / "recall.md").read_text()

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -35,100 +34,86 @@ MEASURED = {"times", "reason", "first_call_seconds", "peak_bytes"}
 
 
 class Missing(Exception):
-    """An environment that is not installed, or does not start."""
+    """An environment that cannot be installed, or does not start."""
 
 
 class Ended(RuntimeError):
     """A process that ended, so that its programs are lost."""
 
 
-class Worker:
-    """One process of an environment; see `benchmarks/worker.py`."""
+class Pool:
+    """A process for each environment, started by the first request, also after an end.
 
-    def __init__(self, environment, threads):
-        module, packages = ENVIRONMENTS[environment]
-        python = pathlib.Path(sys.executable)
-        if packages is not None:
-            python = FOLDER / environment / "bin" / "python"
-        if not python.exists():
-            raise Missing(f"{environment}: not installed, the command installs it")
-        FOLDER.mkdir(exist_ok=True)
-        with open(FOLDER / f"{environment}.log", "a") as log:
-            self._process = subprocess.Popen(
-                [str(python), "-m", "benchmarks.worker"],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        try:
-            self.versions = self.ask(
-                do="start", module=f"benchmarks.{module}", threads=threads
-            )
-        except RuntimeError as error:
-            self.stop()
-            raise Missing(f"{environment}: {error}") from error
+    `missing` is a dict from unavailable environments to the reason. `versions` has the
+    versions of libraries in each environment. See `benchmarks/worker.py`.
+    """
 
-    def ask(self, **request):
+    def __init__(self, threads, missing):
+        self.missing, self.versions = dict(missing), {}
+        self._threads, self._processes = threads, {}
+
+    def ask(self, environment, **request):
         """Returns the answer to a request; raises `RuntimeError` for an error there."""
+        if environment in self.missing:
+            raise Missing(self.missing[environment])
+        if environment not in self._processes:
+            self._start(environment)
+        process = self._processes[environment]
         try:
-            print(json.dumps(request), file=self._process.stdin, flush=True)
-            line = self._process.stdout.readline()
+            print(json.dumps(request), file=process.stdin, flush=True)
+            line = process.stdout.readline()
         except BrokenPipeError:
             line = ""
         if not line:
-            code = self._process.wait()
+            code = process.wait()
+            self._stop(environment)
             raise Ended(f"the process ended with code {code} (memory?)")
         answer = json.loads(line)
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return answer["answer"]
 
-    def stop(self):
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(BrokenPipeError):  # a request was not read
-                stream.close()
-
-
-class Pool:
-    """A worker for each environment, started by the first request, also after an end.
-
-    `missing` is a dict from unavailable environments to the reason.
-    """
-
-    def __init__(self, threads, missing):
-        self.missing, self.versions = dict(missing), {}
-        self._threads, self._workers = threads, {}
-
-    def ask(self, environment, **request):
-        """Returns the answer of the environment's worker to a request."""
-        if environment in self.missing:
-            raise Missing(self.missing[environment])
+    def _start(self, environment):
+        module, packages = ENVIRONMENTS[environment]
+        python = sys.executable
+        if packages is not None:
+            python = FOLDER / environment / "bin" / "python"
+        FOLDER.mkdir(exist_ok=True)
+        with open(FOLDER / f"{environment}.log", "a") as log:
+            self._processes[environment] = subprocess.Popen(
+                [python, "-m", "benchmarks.worker"],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        request = dict(do="start", module=f"benchmarks.{module}", threads=self._threads)
         try:
-            if environment not in self._workers:
-                worker = Worker(environment, self._threads)
-                self._workers[environment] = worker
-                self.versions[environment] = worker.versions
-            return self._workers[environment].ask(**request)
-        except Missing as error:
-            self.missing[environment] = str(error)
-            raise
-        except Ended:
-            self._workers.pop(environment).stop()
-            raise
+            self.versions[environment] = self.ask(environment, **request)
+        except RuntimeError as error:
+            self._stop(environment)
+            self.missing[environment] = f"{environment}: {error}"
+            raise Missing(self.missing[environment]) from error
+
+    def _stop(self, environment):
+        process = self._processes.pop(environment, None)  # an end has stopped it before
+        if process is not None:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                with contextlib.suppress(BrokenPipeError):  # a request was not read
+                    stream.close()
 
     def drop(self):
-        """Makes all workers drop their programs."""
-        for environment in list(self._workers):
+        """Makes all processes drop their programs."""
+        for environment in list(self._processes):
             with contextlib.suppress(Ended):  # has no programs any more
                 self.ask(environment, do="drop")
 
     def stop(self):
-        while self._workers:
-            self._workers.popitem()[1].stop()
+        for environment in list(self._processes):
+            self._stop(environment)
 
 
 def install(environment):

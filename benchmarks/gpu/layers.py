@@ -1,17 +1,15 @@
 """Times training steps of layers on a GPU, in TensorFlow; writes layers.json.
 
     python -m benchmarks.gpu.layers [--rows features window ...] [--minutes 10]
-        [--chunks 64 128 256] [--output runs/gpu]
+        [--output runs/gpu]
 
-A case that the file has is not measured again. `--chunks` instead measures causal
-features with chunks of these sizes. The layer has 8 heads of size 64, 256 random
-features and a width of 512, in `mixed_bfloat16`; a step is the gradients of its input
-and of all its weights.
+A case that the file has is not measured again. The layer has 8 heads of size 64, 256
+random features and a width of 512, in `mixed_bfloat16`; a step is the gradients of its
+input and of all its weights.
 """
 
 import statistics
 import time
-from unittest import mock
 
 import keras
 import tensorflow as tf
@@ -19,7 +17,6 @@ import tensorflow as tf
 import keras_performer
 from benchmarks import runner
 from keras_performer.layers import LocalAttention
-from keras_performer.ops import blocks
 
 NUM_HEADS, KEY_DIM, WINDOW = 8, 64, 64
 WIDTH = NUM_HEADS * KEY_DIM
@@ -46,24 +43,25 @@ SIZES = (16, 4096), (1, 65_536), (64, 1024), (4, 16_384), (1, 262_144)
 EXACT_SIZES = (64, 1024), (8, 4096), (1, 8192)
 # Sizes of rows that have others than the first two.
 OF_ROW = {"features": SIZES, EXACT: EXACT_SIZES}
-# Entries of a case; only a sweep has a chunk.
-FIELDS = "row", "form", "mode", "batch", "length", "chunk"
+# Entries of a case.
+FIELDS = "row", "form", "mode", "batch", "length"
 
 
 def main(argv=None):
-    more = dict(rows=[str], minutes=10.0, chunks=[int], output=runner.RUNS / "gpu")
+    more = dict(rows=[str], minutes=10.0, output=runner.RUNS / "gpu")
     options = runner.options(__doc__, argv, {"rows": ROWS}, **more)
-    if options.rows and options.chunks:
-        raise SystemExit("--chunks measures features alone: leave out --rows.")
     end = time.monotonic() + 60 * options.minutes
     path = options.output / "layers.json"
     results = runner.read(path) or {**environment(), "rows": []}
     # errors are tried again
     results["rows"] = [row for row in results["rows"] if "error" not in row]
     keras.config.set_dtype_policy("mixed_bfloat16")
-    there = [*map(case_of, results["rows"])]
-    asked = swept(options.chunks) if options.chunks else cases(options.rows)
-    missing = (case for case in asked if case not in there)
+    there = [
+        {name: row[name] for name in FIELDS}
+        for row in results["rows"]
+        if "chunk" not in row  # stored rows with older block sizes
+    ]
+    missing = (case for case in cases(options.rows) if case not in there)
     runner.add_rows(path, results, until(end, missing), measured)
 
 
@@ -74,10 +72,6 @@ def until(end, cases):
             yield case
         else:
             print("No time is left for", case, flush=True)
-
-
-def case_of(row):
-    return {name: row[name] for name in FIELDS if name in row}
 
 
 def environment():
@@ -101,36 +95,22 @@ def cases(rows=None):
             for row in ROWS:
                 if size in OF_ROW.get(row, SIZES[:2]) and row in (rows or ROWS):
                     for form in CAUSAL:
-                        yield case(row, form, mode, *size)
-
-
-def swept(chunks):
-    for size in SIZES[:2]:
-        for chunk in chunks:
-            yield {**case("features", "causal", "xla", *size), "chunk": chunk}
-
-
-def case(row, form, mode, batch, length):
-    return dict(zip(FIELDS, (row, form, mode, batch, length)))
+                        yield dict(zip(FIELDS, (row, form, mode, *size)))
 
 
 def measured(case):
     """Returns times and memory of a case, or its error."""
     keras.utils.clear_session()
-    sizes = blocks.ON_GPU
-    if "chunk" in case:
-        sizes = sizes._replace(chunk=case["chunk"])
     x = input_of(case)
-    with mock.patch.object(blocks, "ON_GPU", sizes):
-        try:
-            begin = time.perf_counter()
-            step = step_of(layer_of(case), case["mode"] == "xla")
-            step(x)
-            synchronize()
-            first = time.perf_counter() - begin
-            return {"first_call": round(first, 2), **times_and_memory(step, x)}
-        except (tf.errors.OpError, ValueError) as error:
-            return {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
+    try:
+        begin = time.perf_counter()
+        step = step_of(layer_of(case), case["mode"] == "xla")
+        step(x)
+        synchronize()
+        first = time.perf_counter() - begin
+        return {"first_call": round(first, 2), **times_and_memory(step, x)}
+    except (tf.errors.OpError, ValueError) as error:
+        return {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
 
 
 def input_of(case):

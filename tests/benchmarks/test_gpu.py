@@ -20,7 +20,3 @@ def test_a_case_of_the_file_is_not_measured_again(tmp_path, monkeypatch):
     monkeypatch.setattr(layers, "measured", lambda case: asked.append(case) or {})
     layers.main([*command, "window"])
     assert [case["row"] for case in asked] == ["window", "window"]
-    monkeypatch.setattr(layers, "MODES", ("xla",))
-    layers.main([*command[:2], "--chunks", "64"])
-    layers.main([*command, "features"])
-    assert [case.get("chunk") for case in asked[2:]] == [64, *4 * [None]]

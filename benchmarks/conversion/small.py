@@ -21,7 +21,7 @@ import tensorflow as tf
 from benchmarks import runner
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning import models, study, tasks
-from benchmarks.learning.training import copy_weights, learn, summing
+from benchmarks.learning.training import learn, summing
 from benchmarks.tables import table
 from keras_performer import (
     PerformerAttention,
@@ -144,7 +144,7 @@ def controls(case, exact, _, num_steps):
         for row in (models.EXACT, models.EXACT, models.WINDOW)
     )
     for other in same, mean, window:
-        copy_weights(exact, other)
+        other.set_weights(exact.get_weights())
     for block in mean.blocks:  # makes all logits 0
         for weight in block.attention.query_dense.weights:
             weight.assign(tf.zeros_like(weight))

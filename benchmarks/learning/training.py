@@ -1,7 +1,6 @@
 """Trains one small model on one task, and records its results over time."""
 
 import functools
-import statistics
 import time
 
 import keras
@@ -10,20 +9,10 @@ import tensorflow as tf
 
 from benchmarks import runner
 from benchmarks.learning import counts, models
-from keras_performer import calibrate
 
 WARMUP_STEPS = 50
 # Runs with at least this many steps use XLA, as `fit` does: compiling takes 50 steps.
 COMPILED_FROM = 200
-# Rows that replace the exact attention of trained models.
-SWAPPED = (
-    *(models.WINDOW, "softmax", "taylor", "window + softmax", "window + taylor"),
-    *("window + softmax, low gain", "window + taylor, low gain"),
-    *("window + softmax, calibrated", "window + taylor, calibrated"),
-)
-CALIBRATED, NUM_BATCHES = ", calibrated", 6
-# Samples of random features for each trained model.
-NUM_DRAWS = 2
 
 
 def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
@@ -37,8 +26,7 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         training (without the first two steps of each length, which trace), loss in bits
         of the last step, and `Task.measure` of held-out data, for each of `Task.parts`
         if any. The curve ends before `steps` if `Task.enough` was reached, and is empty
-        for the baseline. For exact attention and a task in bits, without parts and a
-        reader, also `"swap"`, from `bits_lost`.
+        for the baseline.
     """
     began = time.perf_counter()
     run = {
@@ -73,8 +61,6 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         }
         if task.parts:
             made["parts"] = task.parts
-        elif row == models.EXACT and task.measure == "bits" and not task.has_reader:
-            made["swap"] = bits_lost(model, task, key_dim, seed)
     return {**run, **made, "seconds_in_all": round(time.perf_counter() - began, 1)}
 
 
@@ -183,38 +169,3 @@ def bits(logits, targets, weights):
     """Returns the weighted mean of the cross entropy, in bits."""
     loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
     return tf.reduce_sum(loss * weights) / tf.reduce_sum(weights) / tf.math.log(2.0)
-
-
-def bits_lost(model, task, key_dim, seed):
-    """Returns the held-out bits lost for each row that replaces exact attention."""
-    exact = measuring(model, task)()
-    lost = {}
-    for row in SWAPPED:
-        draws = range(NUM_DRAWS if "softmax" in row else 1)
-        seeds = [NUM_DRAWS * seed + draw for draw in draws]
-        bits = statistics.mean(
-            measuring(swapped(model, task, row, key_dim, seed), task)()
-            for seed in seeds
-        )
-        lost[row] = round(bits - exact, 4)
-    return lost
-
-
-def swapped(model, task, row, key_dim, seed):
-    """Returns a model with another model's weights and the attention of a row."""
-    row, calibrated, _ = row.partition(CALIBRATED)
-    other = models.make_model(task, row, key_dim, seed)
-    copy_weights(model, other)
-    if not calibrated:
-        return other
-    random = np.random.default_rng([seed, 9])
-    # batches of four training sequences
-    batches = (task.draw(random, 4)[0] for _ in range(NUM_BATCHES))
-    return calibrate(other, batches, max_batches=NUM_BATCHES, verbose=0)[0]
-
-
-def copy_weights(model, other):
-    """Copies all weights to a model that may also have gains; keeps these gains."""
-    weights = [w for w in other.trainable_weights if w.name != "log_gain"]
-    for source, target in zip(model.trainable_weights, weights, strict=True):
-        target.assign(source)

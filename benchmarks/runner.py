@@ -77,9 +77,7 @@ def give_back():
     glibc raises it to the size of a freed block, and keeps smaller blocks.
     """
     with_plain_memory()
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 def use_one_thread():
@@ -169,12 +167,11 @@ def note_load(described):
 
 def said(described, libraries):
     """Formats one line about a measurement from `describe` and library versions."""
-    load = f"load {described['load_at_start']:.1f} before"
-    if "highest_load" in described:
-        load += f", at most {described['highest_load']:.1f} meanwhile"
+    before, highest = described["load_at_start"], described["highest_load"]
     return (
         f"`{described['command']}`, {described['date']}. {described['cpu']}, "
-        f"{described['threads']} threads; {load}; {libraries}."
+        f"{described['threads']} threads; load {before:.1f} before, at most "
+        f"{highest:.1f} meanwhile; {libraries}."
     )
 
 
@@ -206,15 +203,11 @@ def memory_bytes():
 
 def free_bytes():
     """Returns the bytes that programs can get, free or in caches."""
-    available = fields("/proc/meminfo").get("MemAvailable")  # in kB
-    return 1024 * int(available.split()[0]) if available else memory_bytes()
+    return 1024 * int(fields("/proc/meminfo")["MemAvailable"].split()[0])  # of kB
 
 
 def fields(path):
-    """Returns the lines `name: value` of a Linux file; no lines without the file."""
-    try:
-        with open(path) as lines:
-            pairs = [line.split(":", 1) for line in lines if ":" in line]
-    except FileNotFoundError:
-        return {}
+    """Returns the lines `name: value` of a file of Linux."""
+    with open(path) as lines:
+        pairs = [line.split(":", 1) for line in lines if ":" in line]
     return {name.strip(): value.strip() for name, value in pairs}

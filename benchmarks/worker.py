@@ -49,9 +49,8 @@ def main():
 
 def pin(threads):
     """Limits this process to as many cores as threads."""
-    if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[:threads])
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[:threads])
 
 
 def make(contenders, case):
@@ -67,26 +66,22 @@ def make(contenders, case):
 def peak_and_seconds(step, before=None):
     """Runs a step; returns the rise of peak memory in bytes, and seconds.
 
-    The rise is above `before` or the memory at the start, or `None` if not reported.
+    The rise is above `before` or the memory at the start.
     """
     try:
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")  # resets VmHWM
-    except OSError:  # only on Linux, and not always allowed
+    except OSError:  # not always allowed
         pass
     before = resident("VmRSS") if before is None else before
     took = seconds(step)
-    peak = resident("VmHWM")
-    return None if peak is None else peak - before, took
+    return resident("VmHWM") - before, took
 
 
 def resident(field):
     """Returns bytes of this process in memory: now (VmRSS), or the peak (VmHWM)."""
-    try:
-        with open("/proc/self/status") as status:
-            lines = dict(line.split(":", 1) for line in status)
-    except FileNotFoundError:  # only Linux has this file
-        return None
+    with open("/proc/self/status") as status:
+        lines = dict(line.split(":", 1) for line in status)
     return 1024 * int(lines[field].split()[0])
 
 

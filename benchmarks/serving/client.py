@@ -31,8 +31,8 @@ class Service:
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
-        if hasattr(os, "sched_setaffinity"):  # before TensorFlow counts the cores
-            os.sched_setaffinity(self._process.pid, {min(os.sched_getaffinity(0))})
+        # before TensorFlow counts the cores
+        os.sched_setaffinity(self._process.pid, {min(os.sched_getaffinity(0))})
         try:
             self._wait(log)
         except BaseException:

@@ -189,26 +189,25 @@ def sources(length, **options):
     return Task(f"bytes {length:,}", draw=draw, held_out=held_out, **sizes, **options)
 
 
-def draw_sources(part, length, random, batch_size, by_package=False):
-    text = read_sources(by_package)[part]
+def draw_sources(part, length, random, batch_size):
+    text = read_sources()[part]
     starts = random.integers(len(text) - length - 1, size=batch_size)
     cut = text[starts[:, np.newaxis] + np.arange(length + 1)].astype(np.int32)
     return cut[:, :-1], cut[:, 1:], np.ones((batch_size, length), np.float32)
 
 
 @functools.cache
-def read_sources(by_package=False):
+def read_sources():
     """Returns bytes of the standard library, "training" and "held out", without tests.
 
-    Holds out one in twenty files, or `by_package` packages and top-level modules.
+    Holds out one in twenty files.
     """
     parts = {"training": [], "held out": []}
     root = pathlib.Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root)
         if not NOT_SOURCES & set(name.parts):
-            unit = name.parts[0] if by_package else str(name)
-            digest = hashlib.md5(unit.encode(), usedforsecurity=False).digest()
+            digest = hashlib.md5(str(name).encode(), usedforsecurity=False).digest()
             part = "training" if digest[0] % 20 else "held out"
             parts[part].append(path.read_bytes())
     return {

@@ -22,7 +22,7 @@ from benchmarks.conversion import speed
 from benchmarks.gpu import report as gpu
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning import counts, models, tasks
-from benchmarks.long_data import documents, fasta, genomes, needles, sources
+from benchmarks.long_data import documents, fasta, genomes, needles
 from benchmarks.long_range import __main__ as long_range
 from benchmarks.long_range import costs
 from benchmarks.serving import __main__ as serving
@@ -220,7 +220,6 @@ def strains(tmp_path):
     [
         (genomes, "genomes 512", 3),
         (needles, "needle 512 in text, 1 key", 1),
-        (sources, "packages 512", 5),
         (documents, "documents 512", 1),
     ],
 )

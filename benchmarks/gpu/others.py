@@ -2,10 +2,9 @@
 
     python benchmarks/gpu/others.py [OUTPUT_FOLDER]
 
-Needs PyTorch, and flash-linear-attention 0.6.0 for its rows; not TensorFlow. Times
+Needs PyTorch, and flash-linear-attention 0.6.0 for its row; not TensorFlow. Times
 forward and backward of attention alone, without the four dense layers around it, in
-bfloat16 with 8 heads of size 64. Rows with features give the operation of
-flash-linear-attention 256 positive features of each query and key, as FAVOR+ does.
+bfloat16 with 8 heads of size 64.
 """
 
 import functools
@@ -19,7 +18,7 @@ import time
 import torch
 from torch.nn import functional
 
-NUM_HEADS, KEY_DIM, NUM_FEATURES = 8, 64, 256
+NUM_HEADS, KEY_DIM = 8, 64
 SIZES = (16, 4096), (1, 65_536), (64, 1024), (4, 16_384), (8, 4096), (1, 8192)
 CALLS, ROUNDS = 10, 5
 
@@ -31,11 +30,11 @@ def main(folder="runs/gpu"):
     results = {"device": torch.cuda.get_device_name(), "rows": []}
     results |= {name: version_of(name) for name in versions}
     for batch, length in SIZES:
-        for name, of_heads_first, attend, dims in rows(length):
+        for name, attend, of_heads_first in rows():
             shape = [NUM_HEADS, length] if of_heads_first else [length, NUM_HEADS]
             row = {"row": name, "batch": batch, "length": length}
             try:
-                row |= measured(attend, [[batch, *shape, dim] for dim in dims])
+                row |= measured(attend, [batch, *shape, KEY_DIM])
             except Exception as error:  # a row that does not run must not end the rest
                 row["error"] = f"{type(error).__name__}: {error}"[:300]
             results["rows"].append(row)
@@ -50,52 +49,24 @@ def version_of(name):
         return None
 
 
-def rows(length):
-    """Yields name, whether heads come before tokens, function, sizes of q, k and v."""
-    fused, heads = functional.scaled_dot_product_attention, 3 * (KEY_DIM,)
-    yield "exact, bidirectional", True, fused, heads
-    yield "exact, causal", True, functools.partial(fused, is_causal=True), heads
+def rows():
+    """Yields name, function, and whether heads come before tokens."""
+    fused = functional.scaled_dot_product_attention
+    yield "exact, bidirectional", fused, True
+    yield "exact, causal", functools.partial(fused, is_causal=True), True
     try:
-        from fla.ops.gated_delta_rule import chunk_gated_delta_rule
         from fla.ops.linear_attn import chunk_linear_attn
-        from fla.ops.simple_gla import chunk_simple_gla
     except ImportError as error:
         print("without flash-linear-attention:", error)
         return
     linear = functools.partial(chunk_linear_attn, normalize=False)
-    gates = torch.randn(1, length, NUM_HEADS, device="cuda")
-
-    def gated(q, k, v):
-        g = functional.logsigmoid(gates + 4).expand(q.shape[0], -1, -1)
-        return chunk_simple_gla(q, k, v, g=g.contiguous())
-
-    def delta(q, k, v):
-        g = functional.logsigmoid(gates + 4).expand(q.shape[0], -1, -1).contiguous()
-        beta = torch.sigmoid(gates).to(q.dtype).expand_as(g).contiguous()
-        k = functional.normalize(k.float(), dim=-1).to(q.dtype)
-        return chunk_gated_delta_rule(q, k, v, g=g, beta=beta)
-
-    matrix = torch.randn(NUM_FEATURES, KEY_DIM, device="cuda", dtype=torch.bfloat16)
-
-    def features(x):
-        x = x * KEY_DIM**-0.25
-        norm = x.float().square().sum(-1, keepdim=True) / 2
-        return torch.exp((x @ matrix.T).float() - norm).to(x.dtype)
-
-    @torch.compile
-    def performer(q, k, v):
-        return linear(features(q), features(k), v)
-
-    yield "chunk_linear_attn, no features", False, linear, heads
-    yield "chunk_linear_attn, 256 features", False, performer, heads
-    yield "chunk_simple_gla, no features", False, gated, heads
-    yield "chunk_gated_delta_rule, no features", False, delta, heads
+    yield "chunk_linear_attn, no features", linear, False
 
 
-def measured(attend, shapes):
+def measured(attend, shape):
     """Returns the milliseconds of forward and backward, and the peak of memory."""
     options = dict(device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    arrays = [torch.randn(shape, **options) for shape in shapes]
+    arrays = [torch.randn(shape, **options) for _ in "qkv"]
 
     def step():
         for x in arrays:

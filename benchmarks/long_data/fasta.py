@@ -50,18 +50,14 @@ def kmers(ids, k):
 
     It is -1 where fewer than k bases are known.
     """
-    codes, width = ids.astype(np.int64) % UNKNOWN, 1
-    while width < k:
-        more = min(width, k - width)
-        joined = codes & (1 << 2 * more) - 1
-        joined[..., more:] += codes[..., :-more] << 2 * more
-        codes, width = joined, width + more
-    # how many unknown bases there are up to each position
-    unknown = np.cumsum(ids == UNKNOWN, -1, dtype=np.int32)
-    lacking = unknown > 0
-    lacking[..., k:] = unknown[..., k:] > unknown[..., :-k]
-    lacking[..., : k - 1] = True
-    return np.where(lacking, -1, codes)
+    codes = np.full(ids.shape, -1, np.int64)
+    count = max(0, ids.shape[-1] - k + 1)
+    code, known = 0, True
+    for start in range(k):
+        base = ids[..., start : start + count].astype(np.int64)
+        code, known = 4 * code + base, known & (base != UNKNOWN)
+    codes[..., k - 1 :] = np.where(known, code, -1)
+    return codes
 
 
 def in_repeats(ids, k, window):

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 import keras_performer
 from benchmarks import runner, worker
+from benchmarks.contenders import steps
 from benchmarks.tables import table
 from keras_performer import ops
 from keras_performer.layers import ExactAttention
@@ -93,16 +94,11 @@ def layer_step(length, segments=None, exact=False, **arguments):
     else:
         arguments = {"jit_compile": False, "seed": 0, **arguments}
         layer = keras_performer.PerformerAttention(**arguments)
-    x = keras.random.normal((1, length, 512), seed=0)
-    layer.build(x.shape)
     packed = {}
     if segments:
         packed["segment_ids"] = tf.range(length)[tf.newaxis] // segments
-
-    def loss():
-        return tf.reduce_sum(layer(x, training=True, **packed) ** 2)
-
-    return step_of(loss, [x], layer.trainable_variables)
+    x = keras.random.normal((1, length, 512), seed=0)
+    return steps.program(lambda x: layer(x, training=True, **packed), x)
 
 
 def attention_step(stds, length, exact_window=None, causal=False):
@@ -112,46 +108,26 @@ def attention_step(stds, length, exact_window=None, causal=False):
     shape = len(stds), length, 8, 64
     query, key, value = (keras.random.normal(shape, seed=seed) for seed in range(3))
     std = tf.reshape(tf.constant(stds, "float32"), (-1, 1, 1, 1))
-    inputs = [std * query, std * key, value]
     visible = ops.Visibility(causal=causal)
 
-    def loss():
+    def attended(*inputs):
         if exact_window:
-            output, _ = ops.windowed_attention(
-                *inputs, kernel, exact_window, None, visible
-            )
-        else:
-            output, _ = ops.causal_attention(*inputs, kernel)
-        return tf.reduce_sum(output * value)
+            return ops.windowed_attention(*inputs, kernel, exact_window, None, visible)[
+                0
+            ]
+        return ops.causal_attention(*inputs, kernel)[0]
 
-    return step_of(loss, inputs)
+    return steps.program(attended, std * query, std * key, value)
 
 
-def step_of(loss, inputs, variables=()):
-    """Returns a function that computes the gradients of a loss and waits for them."""
-
-    @tf.function(autograph=False)
-    def gradients():
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            of = loss()
-        return tape.gradient(of, [*inputs, *variables])
-
-    def step():
-        for gradient in gradients():
-            gradient.numpy()
-
-    return step
-
-
-def ratios(steps, pairs):
+def ratios(both, pairs):
     """Returns the median and the quartiles of the ratios of two steps."""
-    for step in (*steps, *steps):  # TensorFlow optimizes again at the second call
+    for step in (*both, *both):  # TensorFlow optimizes again at the second call
         step()
     found = []
     for index in range(pairs):
         order = (0, 1) if index % 2 else (1, 0)
-        seconds = {side: worker.seconds(steps[side]) for side in order}
+        seconds = {side: worker.seconds(both[side]) for side in order}
         found.append(seconds[0] / seconds[1])
     low, middle, high = statistics.quantiles(found, n=4)
     return middle, low, high

@@ -14,26 +14,26 @@ def start(threads, *packages):
     return {"tensorflow": tf.__version__, **versions}
 
 
-def program(function, x):
-    """Returns a function that runs a training step on an array.
+def program(function, *inputs):
+    """Returns a function that runs a training step on arrays.
 
-    The step computes the gradients of the input and of all weights.
+    The step computes the gradients of the inputs and of all weights.
     """
-    x = tf.constant(x, tf.float32)
+    inputs = [tf.constant(x, tf.float32) for x in inputs]
     # builds the layer without computing anything
-    built = tf.function(function).get_concrete_function(x)
+    built = tf.function(function).get_concrete_function(*inputs)
     variables = built.graph.trainable_variables
 
     @tf.function
-    def step(x):
+    def step(*inputs):
         with tf.GradientTape() as tape:
-            tape.watch(x)
+            tape.watch(inputs)
             # the gradient of `** 2` may be a power, as slow as a matrix product
-            loss = tf.reduce_sum(tf.square(function(x)))
-        return tape.gradient(loss, [x, *variables])
+            loss = tf.reduce_sum(tf.square(function(*inputs)))
+        return tape.gradient(loss, [*inputs, *variables])
 
     def run():
-        for gradient in step(x):
+        for gradient in step(*inputs):
             if gradient is not None:
                 np.asarray(gradient)  # waits; `.numpy()` would also copy
 

@@ -13,9 +13,7 @@ SIZES = {"num_heads": contenders.NUM_HEADS, "key_dim": contenders.KEY_DIM}
 
 
 def start(threads):
-    versions = steps.start(threads)
-    ours = {"keras_performer": keras_performer.__version__}
-    return {**versions, "keras": keras.__version__, **ours}
+    return steps.start(threads, "keras", "keras_performer")
 
 
 def program(case):

@@ -16,7 +16,6 @@ OPTIONS = {"rounds": 9, "threads": 2, "limit": 60.0, "report_only": False}
 # the environment of this program).
 ENVIRONMENTS = {
     "ours": ("contenders.ours", None),
-    "serving": ("serving.models", None),
     "kernel_attention": (
         "contenders.model_garden",
         ["tf-models-official==2.20.0", "tensorflow==2.20.*", "tf-keras==2.20.*"],
@@ -184,7 +183,10 @@ def measured(options, path, groups, show, environments=(), alone=None, **more):
     with session(options.threads, environments) as (pool, results):
         results |= more
         for rows in groups(results):
-            measure(rows, pool, options, results, path)
+            take_turns(rows, pool, options.rounds, options.limit)
+            results["rows"] += rows
+            runner.note_load(results["machine"])
+            runner.save(path, results)
             show(results, rows)
         for row in alone(results) if alone else ():
             pool.stop()
@@ -193,14 +195,6 @@ def measured(options, path, groups, show, environments=(), alone=None, **more):
             runner.save(path, results)
             show(results, [row])
     return results
-
-
-def measure(rows, pool, options, results, path):
-    """Lets rows take turns, and saves them."""
-    take_turns(rows, pool, options.rounds, options.limit)
-    results["rows"] += rows
-    runner.note_load(results["machine"])
-    runner.save(path, results)
 
 
 def take_turns(rows, pool, rounds, limit):

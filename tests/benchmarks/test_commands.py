@@ -25,7 +25,6 @@ from benchmarks.learning import counts, models, tasks
 from benchmarks.long_data import documents, fasta, genomes, needles
 from benchmarks.long_range import __main__ as long_range
 from benchmarks.long_range import costs
-from benchmarks.serving import __main__ as serving
 
 SHORT = dict(window=4, steps=3, batch_size=2, learning_rate=1e-3)
 
@@ -42,7 +41,6 @@ def lines_of(text):
         (accuracy.main, "accuracy", ""),
         (generation.main, "generation", ""),
         (generation.main, "generation/prompts_4000", ""),
-        (serving.main, "serving", ""),
         (gpu.main, "gpu", None),
         (needles.main, "long_data/needles", "--full"),
         (documents.main, "long_data/documents", "--full"),

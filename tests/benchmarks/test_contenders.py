@@ -1,17 +1,13 @@
 """Layers that we measure ours against, and readers of programs."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-import keras_performer
 from benchmarks.contenders import ours
 from benchmarks.learning.alibi import AlibiExact, AlibiLocal, AlibiPerformer
-from benchmarks.serving.models import ExactWithCache
 from benchmarks.tpu import rows
 from keras_performer import ops
-from tests.contract import relative_error
 from tests.layers.inputs import normal
 from tests.tpu import checks
 
@@ -32,36 +28,6 @@ def test_generated_tokens_have_their_shape():
     sizes = dict(vocabulary_size=11, num_layers=1, num_heads=1, hidden_dim=8)
     case = dict(part="generate", prompt_length=3, new_tokens=4, batch=2, sizes=sizes)
     ours.program(case)()  # it checks the shape of its tokens
-
-
-def test_a_cache_gives_what_the_whole_sequence_gives():
-    """Rows may be at different positions, like sessions of a service."""
-    keras.utils.set_random_seed(1)
-    options = dict(num_heads=4, key_dim=6, value_dim=5)
-    cached = ExactWithCache(**options, cache_length=13, rotary=True)
-    exact = keras_performer.layers.ExactAttention(**options, causal=True, rotary=True)
-    x = keras.random.normal((2, 13, 7), seed=3)
-    exact.build(x.shape)
-    cached.build(x.shape)
-    cached.set_weights(exact.get_weights())
-    expected = exact(x)
-    assert relative_error(cached(x), expected) < 1e-6
-    # prompts of 4 and 7 tokens, then 3 tokens at once, then one by one
-    done = np.array([4, 7])
-    states = [
-        cached(x[row : row + 1, :start], return_state=True)[1]
-        for row, start in enumerate(done)
-    ]
-    state = tf.nest.map_structure(lambda *rows: tf.concat(rows, 0), *states)
-    for count in (3, 1, 1):
-        new, wanted = (
-            tf.stack([y[row, at : at + count] for row, at in enumerate(done)])
-            for y in (x, expected)
-        )
-        actual, state = cached(new, state=state, return_state=True)
-        assert relative_error(actual, wanted) < 1e-5
-        done += count
-    assert state["attention"]["length"].numpy().tolist() == [9, 12]
 
 
 @pytest.mark.parametrize("kind", ["exact", "local", "features", "window"])

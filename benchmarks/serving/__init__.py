@@ -1,1 +1,0 @@
-"""Load test of the HTTP service, with a state of sums and with a key-value cache."""

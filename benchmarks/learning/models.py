@@ -40,6 +40,7 @@ FURTHER = (
     *(f"window + softmax, gate, {number} features, learned" for number in (32, 64)),
     *("window, half gate", "window + softmax, half gate"),
     "window + softmax, gains in turn, gate, 128 features",
+    *("window + softmax, 128 features", "window + softmax, high gain, 128 features"),
 )
 # The last block has exact attention, the other blocks the row's.
 EXACT_LAST = "exact last"

@@ -2,20 +2,16 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_performer import ops
 from tests.ops import reference
 
 from .cases import (
-    KERNELS,
     assert_all_close,
     assert_equals,
     attend_to_past,
     float64,
-    masks,
     normal,
-    qkv,
     segment_starts,
     softmax_kernel,
     value_and_gradients,
@@ -84,46 +80,6 @@ def test_a_token_that_sees_only_keys_against_it(forms):
     output = attend(softmax_kernel(32, 16), [-4 * key, key, value])
     assert forms.log_pairs > 0
     np.testing.assert_allclose(output[0][:, 0], value[:, 0], rtol=1e-5)
-
-
-# Values of `max_rise` that make every chunk take a form, whatever its keys.
-FORMS = {"features": 1e9, "log pairs": -1e9}
-
-
-@pytest.mark.parametrize(
-    "form, name, mask",
-    [
-        ("features", "softmax", "different"),
-        ("log pairs", "softmax", "none"),
-        ("log pairs", "favor+", "different"),
-        ("log pairs", "hyperbolic_log_weights", "left"),
-    ],
-)
-def test_every_form_is_attention(monkeypatch, forms, form, name, mask):
-    kernel, given = KERNELS[name](), qkv(3, 40, 40, heads=2, groups=2)
-    mask = dict(masks(40), none=None)[mask]
-    monkeypatch.setattr(ops.ExponentialKernel, "max_rise", FORMS[form])
-    found = attend(kernel, given, mask)
-    # a chunk without a visible key is never rare
-    seen = np.concatenate([rare.ravel() for rare in forms.rare]).mean()
-    assert seen > 0.3 if form == "log pairs" else seen == 0
-    assert (forms.log_pairs > 0) == (form == "log pairs")
-    assert_all_close(found, exact(kernel, given, mask), 1e-10)
-
-
-@pytest.mark.parametrize("place", [3, 40, 63])
-def test_a_key_that_rises_moves_no_bit_of_earlier_chunks(forms, place):
-    query, key, value = inputs(length=128)  # two blocks of eight chunks
-    kernel = softmax_kernel(32, 16)
-    # log-features of long keys are about -200, log-features of a zero key are 0
-    key += 10
-    rising = tf.where((np.arange(128) == place)[:, None, None], 0.0, key)
-    before, after = (attend(kernel, (query, k, value))[0] for k in (key, rising))
-    # the first key of a chunk is its reference
-    assert (sum(forms.chunks()) > 0) == (place % 8 > 0)
-    first = place // 8 * 8
-    np.testing.assert_array_equal(before[:, :first], after[:, :first])
-    assert_all_close([after[:, :place]], [before[:, :place]], 1e-4)
 
 
 # First tokens of segments, for chunks of 8 and blocks of 64 tokens. Some segments have

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.ops.linear.loops import Causal
 from keras_performer.ops.linear.reach import Reach
+from keras_performer.ops.linear_attention import linear_attention
 
 from .cases import (
     HEAD_DIM,
@@ -18,9 +19,19 @@ from .cases import (
     masks,
     normal,
     qkv,
+    segment_starts,
     softmax_kernel,
     value_and_gradients,
 )
+
+FIRSTS = (0, 1, 2, 9, 10, 11, 16, 32, 33), (0, 7, 8), (0, 36)  # of segments
+
+
+def packed(query, key, value, kernel, mask):
+    """Attends in both directions, in chunks of 4."""
+    visible = ops.Visibility(mask, starts=segment_starts(FIRSTS, query.shape[1]))
+    return linear_attention(query, key, value, kernel, visible, chunk_size=4)[0]
+
 
 ATTENTIONS = {
     "bidirectional": lambda q, k, v, kernel, mask: ops.bidirectional_attention(
@@ -32,13 +43,13 @@ ATTENTIONS = {
 }
 
 
-def step(attention, kernel):
+def step(attend, kernel):
     """Returns a function to output and gradients that counts its traces."""
 
     def function(query, key, value, mask):
         function.traces += 1
-        attend = functools.partial(ATTENTIONS[attention], kernel=kernel, mask=mask)
-        return value_and_gradients(attend, (query, key, value))
+        attention = functools.partial(attend, kernel=kernel, mask=mask)
+        return value_and_gradients(attention, (query, key, value))
 
     function.traces = 0
     return function
@@ -50,15 +61,13 @@ def batch(length, seed=0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "attention, name", [("bidirectional", "softmax"), ("causal", "softmax")]
-)
-def test_eager_equals_xla(attention, name):
+@pytest.mark.parametrize("attend", [*ATTENTIONS.values(), packed])
+def test_eager_equals_xla(attend):
     """Tests 37 tokens in chunks of 4: three blocks of four chunks, with padding.
 
     Then tests keys that dwarf others, for the compiled rare branch of causal attention.
     """
-    function = step(attention, KERNELS[name]())
+    function = step(attend, softmax_kernel())
     compiled = tf.function(function, jit_compile=True)
     assert_all_close(compiled(*batch(37)), function(*batch(37)), 2e-6)
     traces = function.traces

@@ -7,8 +7,6 @@ import tensorflow as tf
 from keras_performer import ops
 from tests.ops import reference
 
-from .cases import normal, qkv
-
 
 def column(*numbers):
     """Returns numbers as a sequence `(1, len(numbers), 1, 1)`, head size 1."""
@@ -31,22 +29,6 @@ def test_relu_kernel_on_paper():
     # query 3: (4, 1). key 1: (2, 1) -> 9. key -1: (1, 3) -> 7.
     matrix = reference.attention_matrix(column(3.0), column(1.0, -1.0), kernel)
     np.testing.assert_allclose(matrix[0, 0, 0], [9 / 16, 7 / 16], rtol=1e-12)
-
-
-def test_log_kernel_of_antithetic_rows_is_the_cosh_of_lemma_1():
-    """With rows w and -w: exp(-(|x|^2 + |y|^2) / 2) times the mean of cosh(w.(x+y))."""
-    query, key = normal((1, 2, 1, 4), seed=1), normal((1, 3, 1, 4), seed=2)
-    half = ops.gaussian_matrix(6, 4, (0, 2)).numpy().astype("float64")
-    kernel = ops.ExponentialKernel(np.concatenate([half, -half]).astype("float32"))
-    x, y = query[0, :, 0].numpy() / 4**0.25, key[0, :, 0].numpy() / 4**0.25
-    sums = x[:, None] + y[None]
-    cosh = np.cosh(np.einsum("mh,tsh->tsm", half, sums)).mean(axis=-1)
-    norms = (x**2).sum(-1)[:, None] + (y**2).sum(-1)[None]
-    np.testing.assert_allclose(
-        np.exp(reference.log_kernel(query, key, kernel)[0, 0]),
-        cosh * np.exp(-norms / 2),
-        rtol=1e-12,
-    )
 
 
 # Three tokens, H = 1. Far weights are e^log_gain (1 + q k + (q k)^2 / 2), Taylor's
@@ -134,39 +116,3 @@ def test_keys_that_are_decayed_below_all_numbers_are_still_weighed():
     weights = TAYLOR[2, :2] * np.exp([-0.4, 0.0])
     np.testing.assert_allclose(matrix[2, :2], weights / weights.sum(), rtol=1e-12)
     np.testing.assert_allclose(log_sums[2], np.log(weights.sum()) - 1e4, rtol=1e-12)
-
-
-def test_weights_of_either_sign():
-    """Features 1 + x and x give weights q k + (1 + q)(1 + k), some of them negative."""
-    kernel = ops.ActivationKernel(None, tf.identity, epsilon=0.0)
-    query, key = (tf.constant(x)[None, :, None] for x in (QUERY, KEY))
-    features = [tf.stack([x + 1, x], -1) * 2**0.25 for x in (query, key)]
-    weights = PRODUCTS + (1 + QUERY)[:, None] * (1 + KEY)
-    assert (weights < 0).any() and (weights > 0).any()
-    decay = tf.constant(DECAY)[None, :, None]
-    matrix = reference.attention_matrix(*features, kernel, decay=decay)[0, 0]
-    weights *= BETWEEN
-    expected = weights / weights.sum(1, keepdims=True)
-    np.testing.assert_allclose(matrix, expected, rtol=1e-11)
-
-
-def test_each_head_has_its_own_decay_gain_and_matrix():
-    inputs = qkv(2, 6, 6, heads=2, groups=2)
-    decay, gain = -tf.abs(normal((2, 6, 2), 5)), normal((4,), 6)
-    matrices, weights = normal((2, 9, 5), 7), normal((2, 9), 8)
-
-    def attend(inputs, matrix, log_weights, decay, gain):
-        kernel = ops.ExponentialKernel(matrix, log_weights=log_weights)
-        options = {"causal": True, "exact_window": 2, "decay": decay, "log_gain": gain}
-        return reference.attention(*inputs, kernel, **options)
-
-    whole = attend(inputs, matrices, weights, decay, gain)
-    for head in range(4):
-        n, own, group = (
-            head // 2,
-            slice(head, head + 1),
-            slice(head // 2, head // 2 + 1),
-        )
-        given = [x[:, :, of] for x, of in zip(inputs, (own, group, group))]
-        one = given, matrices[n], weights[n], decay[:, :, group], gain[own]
-        np.testing.assert_allclose(whole[:, :, own], attend(*one), rtol=1e-12)

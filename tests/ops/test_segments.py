@@ -1,29 +1,21 @@
 """Starts of segments in packed sequences; `test_trunk.py` tests their numbers."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops.linear_attention import linear_attention
 
 from .cases import (
     KERNELS,
-    assert_all_close,
     normal,
     qkv,
     relative_error,
     segment_starts,
-    value_and_gradients,
+    softmax_kernel,
 )
-
-
-def packed(causal, firsts, **options):
-    """Returns attention in chunks of 4; if causal, 80 tokens are three blocks of 32."""
-    starts = segment_starts(firsts, 80) if firsts else None
-    given = KERNELS["softmax"](), ops.Visibility(None, causal, starts=starts)
-    options["chunk_size"] = 4
-    return lambda *inputs: linear_attention(*inputs, *given, **options)[0]
 
 
 def test_starts_are_where_neighbours_differ():
@@ -34,21 +26,14 @@ def test_starts_are_where_neighbours_differ():
 
 def test_blocks_in_which_no_segment_starts_keep_every_bit():
     given = qkv(2, 80, 80, heads=2, groups=2, dtype="float32")
-    whole, found = (packed(True, x)(*given) for x in (None, ((0, 70), (0, 66))))
+    attend = functools.partial(ops.causal_attention, *given, softmax_kernel())
+    starts = segment_starts(((0, 70), (0, 66)), 80)
+    whole, found = (
+        attend(ops.Visibility(None, True, starts=x), chunk_size=4)[0]
+        for x in (None, starts)
+    )
     np.testing.assert_array_equal(found[:, :64], whole[:, :64])
     assert relative_error(found[:, 70:], whole[:, 70:]) > 0.1
-
-
-@pytest.mark.slow
-def test_compiled_alone():
-    """Tests bidirectional attention, which runs two causal loops."""
-    given = qkv(2, 80, 80, heads=2, groups=2, dtype="float32")
-    firsts = (0, 1, 2, 9, 10, 11, 16, 32, 33, 47, 79), (0, 7, 8, 60, 64, 77)
-    found, plain = (
-        value_and_gradients(packed(False, firsts, jit_compile=jit_compile), given)
-        for jit_compile in (True, False)
-    )
-    assert_all_close(found, plain, 5e-6)
 
 
 def test_starts_of_another_length_are_an_error():

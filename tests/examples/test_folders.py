@@ -75,7 +75,7 @@ def test_a_checkpoint_of_another_model_is_not_resumed(tmp_path, changes, message
 # -- The report
 
 
-def test_the_table_of_baselines_on_the_photographs():
+def test_baselines_on_the_photographs():
     loaded = data.load(Config())
     baselines = report.baselines(loaded.training_pixels, loaded.held_out)
     assert list(baselines) == ["uniform", "histogram", "png"]
@@ -83,13 +83,3 @@ def test_the_table_of_baselines_on_the_photographs():
     # recorded values; versions of zlib differ in the second decimal
     assert baselines["histogram"] == pytest.approx(7.449, abs=1e-3)
     assert baselines["png"] == pytest.approx(3.44, abs=0.05)
-    text = report.table({"Performer": 3.14159, "uniform": 8.0, "png": 10.5}, "made up")
-    assert text.splitlines() == [
-        "Held-out bits per dimension: made up",
-        "",
-        "model                    bits/dim",
-        "-----------------------  --------",
-        "Performer                   3.142",
-        "uniform over 256 values     8.000",
-        "PNG, lossless              10.500",
-    ]

@@ -52,12 +52,5 @@ def test_slices_train_what_one_device_trains(tmp_path, monkeypatch, uncompiled):
         keras.models.load_model(f"{name}/model.keras") for name in ("mirrored", "none")
     )
     assert int(alone.optimizer.iterations) == 2 * 3
-    keras.utils.set_random_seed(0)
-    settings = long_text.parse(["--config", str(CONFIG), *SMALL, "out"])
-    first = long_text.make_model(settings)
-    for one, found, before in zip(
-        alone.trainable_variables, ours.trainable_variables, first.trainable_variables
-    ):
-        change = np.max(np.abs(one - before))
-        assert change > 1e-4, one.path
-        assert np.max(np.abs(one - found)) < 1e-2 * change, one.path
+    for one, other in zip(ours.get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)

@@ -37,21 +37,6 @@ def shifted():
     return image_model.shift(photograph()[np.newaxis])
 
 
-@pytest.mark.parametrize("attention", ["none", "performer"])
-def test_the_row_above_is_seen_by_attention_only(attention):
-    model = small_model(attention=attention, num_layers=2)
-    if attention == "none":
-        assert [block.attention for block in model.blocks] == [None, None]
-    inputs, _ = shifted()
-    other = tf.concat([255 - inputs[:, :90], inputs[:, 90:]], 1)
-    before, after = (model(x[:, :300]).numpy()[0] for x in (inputs, other))
-    moved = np.abs(before - after).max(-1)
-    assert moved[:92].min() > 0
-    # without attention, outputs only depend on the last three sub-pixels
-    far = moved[92 : 90 + image_model.ROW]
-    assert far.max() == 0 if attention == "none" else far.min() > 0
-
-
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_gradients_of_the_constants_of_the_embedding_do_not_stall(jit_compile):
     """Keras' bfloat16 gradient of a bias, a running sum, would stop at 64 here."""
@@ -72,7 +57,7 @@ def test_gradients_of_the_constants_of_the_embedding_do_not_stall(jit_compile):
     np.testing.assert_allclose(constants, expected, rtol=4e-3)
 
 
-def test_windows_and_positions_are_those_of_the_settings():
+def test_attention_windows_and_positions_are_those_of_the_settings():
     model = small_model(exact_window=5, position_embedding="rotary")
     attention = model.blocks[0].attention
     assert attention.exact_window == 5 and attention.rotary == (64, 64, 3)
@@ -80,6 +65,7 @@ def test_windows_and_positions_are_those_of_the_settings():
     attention = small_model(attention="local", exact_window=5).blocks[0].attention
     assert isinstance(attention, LocalAttention)
     assert attention.sliding_window == 5 and attention.rotary == (64, 64, 3)
+    assert small_model(attention="none").blocks[0].attention is None
 
 
 def test_the_embedding_may_read_more_and_start_rows_from_above():

@@ -1,12 +1,12 @@
 """Programs train at small size; tests compute their data and tables by hand."""
 
 import ast
-import collections
 import re
 
 import numpy as np
 import pytest
 import scipy.special
+import tensorflow as tf
 from sklearn.datasets import load_digits, load_sample_images
 
 from examples import (
@@ -22,7 +22,7 @@ from examples import (
     vision,
 )
 from examples.own_feature_map import PowerFeatures
-from keras_performer import feature_maps, ops
+from keras_performer import feature_maps
 
 
 @pytest.fixture
@@ -44,33 +44,16 @@ def run(monkeypatch, capsys, one_block, eagerly, assert_drawn):
 # -- text
 
 
-def counted_bits(training, test, num_before):
-    """Computes `table_bits` byte by byte."""
-    followers = collections.defaultdict(collections.Counter)
-    for end in range(len(training)):
-        for n in range(min(num_before, end) + 1):
-            followers[bytes(training[end - n : end])][training[end]] += 1
-    bits = []
-    for inputs, targets in zip(*test):
-        for index in range(num_before, len(targets)):
-            probability = 1 / 256
-            for n in range(num_before + 1):
-                seen = followers[bytes(inputs[index + 1 - n : index + 1])]
-                probability = (seen[targets[index]] + probability) / (seen.total() + 1)
-            bits.append(-np.log2(probability))
-    return np.mean(bits)
-
-
-@pytest.mark.parametrize("num_before", [0, 1, 2])
-def test_tables_are_counts_of_what_followed(num_before):
-    random = np.random.default_rng(0)
-    letters = np.frombuffer(b"abcd\xff", np.uint8)
-    training, held_out = letters[random.integers(0, 5, 97)], letters[[3, 1, 4, 1, 0, 2]]
-    inputs, targets = test = text.windows(held_out, [0, 1], 4)
-    np.testing.assert_array_equal(inputs, [held_out[:4], held_out[1:5]])
-    np.testing.assert_array_equal(targets, [held_out[1:5], held_out[2:6]])
-    expected = counted_bits(training, test, num_before)
-    assert text.table_bits(training, test, num_before) == pytest.approx(expected)
+def test_tables_are_counts_of_what_followed():
+    training, held_out = (np.frombuffer(x, np.uint8) for x in (b"abaac", b"bac"))
+    test = text.windows(held_out, [0], 2)
+    np.testing.assert_array_equal(test, [[[*b"ba"]], [[*b"ac"]]])
+    # with one count more: 1 / 256, or the probability in the table of one byte fewer
+    a, c = (3 + 1 / 256) / 6, (1 + 1 / 256) / 6
+    expected = [-np.log2([a, c]), -np.log2([(1 + a) / 2, (1 + c) / 4])]
+    for num_before, bits in enumerate(expected):
+        found = text.table_bits(training, test, num_before)
+        assert found == pytest.approx(bits[num_before:].mean())
 
 
 @pytest.mark.slow
@@ -125,23 +108,12 @@ def test_classification_trains_and_padding_changes_nothing(run):
 # -- own_feature_map
 
 
-@pytest.mark.parametrize("power", [1, 2, 3])
-def test_weights_are_products_of_powers(power):
-    random = np.random.default_rng(0)
-    query, key = random.normal(size=(2, 1, 5, 1, 4)).astype("float32")
-    features = PowerFeatures(power, trainable=power > 1)
-    matrix = features.draw(6, 4, seed=(0, 1))
-    one_hot = np.eye(5, dtype="float32")[np.newaxis, :, np.newaxis]
-    scores = ops.bidirectional_attention(query, key, one_hot, features.kernel(matrix))
-    phi_q, phi_k = (
-        np.maximum(x[0, :, 0] @ matrix.numpy().T / 4**0.25, 0) ** power + 1e-3
-        for x in (query, key)
-    )
-    weights = phi_q @ phi_k.T
-    expected = weights / weights.sum(1, keepdims=True)
-    np.testing.assert_allclose(scores[0, :, 0], expected, rtol=1e-5)
+def test_features_are_powers():
+    features = PowerFeatures(3)
+    activation = features.kernel(features.draw(6, 4, seed=(0, 1))).activation
+    np.testing.assert_array_equal(activation(tf.constant([-1.0, 2.0])), [0.0, 8.0])
     again = feature_maps.deserialize(feature_maps.serialize(features))
-    assert again == features != PowerFeatures(power, trainable=power == 1)
+    assert again == features != PowerFeatures(3, trainable=True)
 
 
 def test_answers_stand_in_the_dictionary():
@@ -281,13 +253,11 @@ def test_held_out_digits_and_photographs_are_not_seen_in_training(monkeypatch):
     monkeypatch.setattr(vision, "to_patches", lambda pages: pages)
     (training, labels), (test, test_labels) = vision.load_data(2000)
     assert len(training) == len(labels) == 2000 and len(test) == len(test_labels) == 450
-    assert not {x.tobytes() for x in training} & {x.tobytes() for x in test}
+    label_of = {x.tobytes(): y for x, y in zip(training, labels)}
+    assert not label_of.keys() & {x.tobytes() for x in test}
     known = load_digits()
-    label_of = {
-        (x / 16).tobytes(): label for x, label in zip(known.images, known.target)
-    }
-    for images, told in ((training, labels), (test, test_labels)):
-        np.testing.assert_array_equal(told, [label_of[x.tobytes()] for x in images])
+    for image, label in zip(known.images, known.target):
+        assert label_of.get((image / 16).tobytes(), label) == label
     (_, upper), (_, lower) = given
     for above, below, image in zip(upper, lower, load_sample_images().images):
         grey = vision.DIMMED * image.mean(-1) / 255

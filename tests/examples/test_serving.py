@@ -149,14 +149,6 @@ async def test_a_client_that_leaves_takes_no_further_step(app):
     assert after["tokens"] - before["tokens"] in (50, 51, 52)
 
 
-@served(seconds=0.2)
-async def test_a_request_ends_when_its_time_is_over(app):
-    *events, last = await Exchange(app, ENDLESS).events()
-    assert last == {"end": "time"} and len(events) > 0
-    tokens = [event["token"] for event in events]
-    assert set(tokens) <= set(range(13))
-
-
 def test_a_request_ends_in_time_while_the_model_works(folder, monkeypatch):
     at_work, go_on = threading.Event(), threading.Event()
     prefill = ExportedModel.prefill

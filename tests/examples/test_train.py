@@ -132,13 +132,6 @@ def test_replicas_train_what_one_device_trains(tmp_path, monkeypatch, uncompiled
     assert int(model.optimizer.iterations) == 4
 
 
-def test_steps_per_execution_reaches_the_model():
-    config = train.parse([*SMALL, "--steps_per_execution", "3"])
-    model = train.image_model.make(config)
-    train.compile_model(model, config)
-    assert model.steps_per_execution == 3
-
-
 def test_a_copy_on_one_device_predicts_what_the_shared_model_does():
     config = train.parse([*SMALL, "--strategy", "mirrored", "--batch_size", "4"])
     with train.strategies.make(config).scope():

@@ -118,25 +118,6 @@ def test_outputs_without_floats_other_than_0_keep_the_fits(last):
             np.testing.assert_array_equal(found, other)
 
 
-def test_padding_does_not_count():
-    """Masks of tokens or of attention may mark the padding."""
-    mask = np.arange(LENGTH) < np.array([[LENGTH], [12], [LENGTH], [20]])
-    rows = []
-    for padding in (0.0, 3.0):
-        start, there = keras.Input((LENGTH, DIM)), keras.Input((LENGTH,), dtype="bool")
-        masks = dict(query_mask=there, value_mask=there)
-        if padding:
-            masks = dict(attention_mask=keras.ops.expand_dims(there, 1))
-        model = keras.Model(
-            [start, there], trained().get_layer("one")(start, start, **masks)
-        )
-        x = np.where(mask[..., np.newaxis], data(), padding).astype("float32")
-        _, report = calibrate(converted(model), [x, mask], verbose=0)
-        rows += report.layers
-    assert rows[0][:3] == rows[1][:3]
-    np.testing.assert_allclose(rows[0][3:], rows[1][3:], rtol=1e-4)
-
-
 @pytest.mark.parametrize(
     "squares, of_exact, error",
     [(4.0, 16.0, 0.5), (0.0, 0.0, np.nan), (np.nan, 1.0, np.inf)]

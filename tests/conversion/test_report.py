@@ -323,19 +323,3 @@ def test_pictures_are_of_each_estimate_and_of_each_call():
     for axes, name in zip(second.plot().axes, ("exact", "implied")):
         drawn = axes.images[0].get_array() ** 2
         np.testing.assert_allclose(drawn, getattr(second, name)[0, 0], atol=1e-6)
-
-
-def test_padding_does_not_count_in_mixed_precision():
-    """Keras casts query and value there, which are then two tensors."""
-    found = []
-    for padding in (0.0, 3.0):
-        keras.utils.set_random_seed(0)
-        start, there = keras.Input((LENGTH, DIM)), keras.Input((LENGTH,), dtype="bool")
-        layer = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, dtype="mixed_bfloat16")
-        mask = keras.ops.expand_dims(there, 1)
-        output = layer(start, start, attention_mask=mask)
-        x = np.where(MASK[..., np.newaxis], X, np.float32(padding))
-        model = keras.Model([start, there], output)
-        report = approximation_report(model, [x, MASK], num_rows=99, seed=0)
-        found.append([head.phi for head in report.heads])
-    np.testing.assert_array_equal(*found)

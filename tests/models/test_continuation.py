@@ -185,14 +185,6 @@ def test_pieces_come_as_they_are_made(monkeypatch):
     assert asked and sizes == [1, 4, 4, 1]
 
 
-def test_pieces_of_samples_are_lists_of_lists():
-    options = dict(num_samples=2, seed=0)
-    stream = list(generate_stream(model_of(), [[3, 1], [4, 1]], 6, **options))
-    pieces = np.array(stream)[..., 0]  # one token at a time
-    expected = generate(model_of(), [[3, 1], [4, 1]], 6, **options)
-    np.testing.assert_array_equal(np.moveaxis(pieces, 0, -1), expected[..., 2:])
-
-
 def test_bytes_are_answered_in_bytes():
     model, texts = model_of("bytes"), [b"Once upon", b"\xff\x00"]
     ids = [list(text) for text in texts]

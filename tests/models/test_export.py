@@ -1,8 +1,4 @@
-"""The three signatures of an exported model work without this package."""
-
-import os
-import subprocess
-import sys
+"""The signatures of an exported model: the whole sequence, a prompt, and steps."""
 
 import numpy as np
 import pytest
@@ -30,63 +26,33 @@ def with_every_state():
     )
 
 
-# Code that only needs TensorFlow and the names of signatures.
-STRANGER = """
-import sys
-
-sys.modules["keras_performer"] = None  # cannot be imported
-import numpy as np
-import tensorflow as tf
-
-ids = np.load("ids.npy")
-prompt = int(sys.argv[1])
-loaded = tf.saved_model.load("model")
-found = {}
-signatures = loaded.signatures
-(found["serve"],) = signatures["serve"](tf.constant(ids)).values()
-(found["default"],) = signatures["serving_default"](tf.constant(ids)).values()
-decode = signatures["decode"]
-found["given"] = sorted(decode.structured_input_signature[1])
-found["returned"] = sorted(decode.structured_outputs)
-for rows in (1, len(ids)):
-    tokens = tf.constant(ids[:rows])
-    state = dict(signatures["prefill"](tokens=tokens[:, :prompt]))
-    logits, sizes = [state.pop("logits")], []
-    for t in range(prompt, tokens.shape[1]):
-        sizes.append(sum(x.numpy().nbytes for x in state.values()))
-        state = dict(decode(tokens=tokens[:, t : t + 1], **state))
-        logits.append(state.pop("logits"))
-    found[f"step_by_step_{rows}"] = np.stack(logits, axis=1)
-    found[f"bytes_{rows}"] = sizes
-np.savez("found.npz", **{k: np.asarray(v) for k, v in found.items()})
-"""
-
-
 @pytest.mark.slow
-def test_an_exported_model_runs_where_this_package_is_not(tmp_path):
+def test_prefill_and_steps_are_the_model_on_the_whole_sequence():
+    """`tests/examples/test_serving_model.py` runs a model without this package."""
     model = with_every_state()
-    np.save(tmp_path / "ids.npy", IDS)
-    model.export(tmp_path / "model", verbose=False)
-    subprocess.run(
-        [sys.executable, "-c", STRANGER, str(PROMPT)],
-        cwd=tmp_path,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-        check=True,
-    )
-    found, expected = np.load(tmp_path / "found.npz"), model(IDS)
-    for endpoint in ("serve", "default"):
-        np.testing.assert_allclose(found[endpoint], expected, atol=1e-5)
-    state = model.get_initial_state(1)
-    names = exported.state_names(state)
-    assert found["given"].tolist() == sorted(["tokens", *names])
-    assert found["returned"].tolist() == sorted(["logits", *names])
-    size = sum(np.asarray(x).nbytes for x in tf.nest.flatten(state))
+    model.export("model", verbose=False)
+    expected = model(IDS)
+    signatures = tf.saved_model.load("model").signatures
+    for name in ("serve", "serving_default"):
+        (outputs,) = signatures[name](tf.constant(IDS)).values()
+        np.testing.assert_allclose(outputs, expected, atol=1e-5)
+    decode = signatures["decode"]
+    first = model.get_initial_state(1)
+    names = exported.state_names(first)
+    assert {*decode.structured_input_signature[1]} == {"tokens", *names}
+    assert {*decode.structured_outputs} == {"logits", *names}
+    size = sum(np.asarray(x).nbytes for x in tf.nest.flatten(first))
     for rows in (1, len(IDS)):
-        np.testing.assert_allclose(
-            found[f"step_by_step_{rows}"], expected[:rows, PROMPT - 1 :], atol=1e-5
-        )
-        # the bytes for a sequence do not grow with its position
-        np.testing.assert_array_equal(found[f"bytes_{rows}"], rows * size)
+        tokens = tf.constant(IDS[:rows])
+        state = signatures["prefill"](tokens=tokens[:, :PROMPT])
+        logits = [state.pop("logits")]
+        for t in range(PROMPT, tokens.shape[1]):
+            # the bytes for a sequence do not grow with its position
+            assert sum(x.numpy().nbytes for x in state.values()) == rows * size
+            state = decode(tokens=tokens[:, t : t + 1], **state)
+            logits.append(state.pop("logits"))
+        steps = np.stack(logits, axis=1)
+        np.testing.assert_allclose(steps, expected[:rows, PROMPT - 1 :], atol=1e-5)
 
 
 def test_a_model_without_a_state_has_the_forward_pass_alone():

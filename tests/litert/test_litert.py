@@ -11,7 +11,9 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 import keras_performer
 from keras_performer import ops
+from tests.layers.inputs import language_model
 from tests.litert import xnnpack
+from tests.models.test_export import with_every_state
 
 pytestmark = pytest.mark.slow
 
@@ -53,38 +55,22 @@ def runners(folder, *names, xnnpack=True):
         ]
 
 
-def language_model(num_layers=1, **options):
-    return keras_performer.PerformerLM(
-        vocabulary_size=11,
-        max_length=LENGTH,
-        num_layers=num_layers,
-        num_heads=2,
-        hidden_dim=8,
-        seed=1,
-        **options,
-    )
-
-
 def plain():
-    return language_model(num_random_features=6, exact_window=None, forget_gate=False)
+    return language_model(max_length=LENGTH, num_random_features=6, seed=1)
 
 
 def by_default():
     """Returns a model with window and gates; its two blocks must not share a loop."""
-    return language_model(num_layers=2, num_random_features=6)
+    sizes = dict(num_layers=2, num_heads=2, hidden_dim=8, max_length=LENGTH)
+    return keras_performer.PerformerLM(11, num_random_features=6, seed=1, **sizes)
 
 
-def with_every_state():
-    attention = keras_performer.PerformerAttention(
-        2, 4, num_random_features=6, causal=True, exact_window=3, seed=2
-    )
-    return language_model(
-        attention=[attention], conv_kernel_size=3, position_embedding="learned"
-    )
+def every_state():
+    return with_every_state(max_length=LENGTH, num_layers=1)
 
 
 @pytest.mark.parametrize(
-    ("make", "xnnpack"), [(plain, True), (by_default, False), (with_every_state, False)]
+    ("make", "xnnpack"), [(plain, True), (by_default, False), (every_state, False)]
 )
 def test_prompt_and_steps_are_the_model_on_the_whole_sequence(make, xnnpack):
     """XNNPACK gives wrong states with a window: docs/save.md."""

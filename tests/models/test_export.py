@@ -12,15 +12,15 @@ IDS = np.random.default_rng(0).integers(0, 11, (3, 17)).astype("int32")
 PROMPT = 5
 
 
-def with_every_state():
+def with_every_state(max_length=17, num_layers=2):
     """Returns a model with a window, convolutions, positions, and one block without."""
     attention = keras_performer.PerformerAttention(
         2, 4, num_random_features=6, causal=True, exact_window=3, seed=2
     )
     return language_model(
-        max_length=17,
-        num_layers=2,
-        attention=[attention, "none"],
+        max_length=max_length,
+        num_layers=num_layers,
+        attention=[attention, "none"][:num_layers],
         conv_kernel_size=3,
         position_embedding="learned",
     )

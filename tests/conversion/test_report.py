@@ -9,7 +9,8 @@ from keras_performer import PerformerAttention, approximation_report, ops
 from keras_performer.conversion import implied_attention
 from keras_performer.conversion.approximation import _advice as advice_on
 from keras_performer.conversion.cached import CachedExactAttention
-from keras_performer.layers import AttentionLayer, ExactAttention
+from keras_performer.layers import ExactAttention
+from keras_performer.zoo import SynthesizerAttention
 from tests.layers.twins import heads, softmax, weights_of
 
 LENGTH, DIM, HEADS, KEY_DIM, WINDOW = 23, 6, 3, 5, 4
@@ -227,20 +228,13 @@ def test_the_advice_is_the_simplest_of_what_is_nearly_as_good(advice, errors):
     assert advice_on(errors) == advice
 
 
-class Mean(AttentionLayer):
-    projections = ("value",)
-    supports_causal = False
-
-    def attend(self, query, key, value, visible, state=None, training=None):
-        mean = tf.reduce_mean(value, 1, keepdims=True)
-        return tf.repeat(mean, value.shape[1], axis=1), None
-
-
 def test_what_cannot_be_looked_at_is_said():
     near = keras.layers.MultiHeadAttention(1, 4, sliding_window=3, name="near")
     seen = ExactAttention(2, 4, use_bias=False, name="seen")
     x = start = keras.Input((9, 4))
-    model = keras.Model(start, seen(Mean(1, 4)(near(x, x))))
+    model = keras.Model(
+        start, seen(SynthesizerAttention(1, 4, max_length=9)(near(x, x)))
+    )
     kernel = seen.value_dense.kernel.numpy()
     kernel[:, 1] = 0
     seen.value_dense.kernel.assign(kernel)

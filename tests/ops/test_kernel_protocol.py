@@ -107,11 +107,14 @@ KERNELS = {
     "a matrix of each head": (exponential, [OF_HEADS, OF_HEADS[:2]]),
     "hyperbolic": (hyperbolic, [HALF, OF_HEADS[:2]]),
     "activation": (activation, [OF_HEADS]),
+    "taylor": (ops.TaylorKernel, []),
     "queries and keys": (TwoMatrices, [OF_HEADS, OF_HEADS], of_two_matrices),
 }
 
 
-def assert_is_dense(name, attend, causal, mask=None, scale=1.0, tolerance=1e-10):
+def assert_is_dense(
+    name, attend, causal, mask=None, scale=1.0, tolerance=1e-10, **options
+):
     """Compares outputs and gradients, also of parameters, with the whole matrix."""
     make, shapes, *own = KERNELS[name]
     parameters = [normal(shape, (8, i), 0.7) for i, shape in enumerate(shapes)]
@@ -124,7 +127,8 @@ def assert_is_dense(name, attend, causal, mask=None, scale=1.0, tolerance=1e-10)
         inputs, parameters = given[:3], given[3:]
         if own:
             return dense(*inputs, own[0](*parameters), mask, causal)
-        return reference.attention(*inputs, make(*parameters), mask, causal)
+        kernel = make(*parameters)
+        return reference.attention(*inputs, kernel, mask, causal, **options)
 
     inputs = [query, key * scale, value, *parameters]
     for found in assert_equals(fast, slow, inputs, tolerance):
@@ -149,6 +153,20 @@ def assert_is_dense(name, attend, causal, mask=None, scale=1.0, tolerance=1e-10)
 )
 def test_parameters_of_heads_and_their_gradients(name, attention):
     assert_is_dense(name, *ATTENTIONS[attention], masks(LENGTH)["different"])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", ["a matrix of each head", "hyperbolic", "taylor"])
+def test_windows_have_gradients_of_parameters_too(name, causal):
+    mask, gain = masks(LENGTH)["different"], normal((HEADS * GROUPS,), 9)
+
+    def windowed(*given):
+        visible = ops.Visibility.of(given[4], causal)
+        options = gain, visible, None, 4
+        return ops.windowed_attention(*given[:4], 3, *options)[0]
+
+    options = {"exact_window": 3, "log_gain": gain}
+    assert_is_dense(name, windowed, causal, mask, **options)
 
 
 def test_gradients_of_parameters_in_compiled_passes():

@@ -16,9 +16,7 @@ from .cases import (
     HEAD_DIM,
     assert_equals,
     favor_plus_kernel,
-    masks,
     normal,
-    pairs,
     qkv,
     softmax_kernel,
     value_and_gradients,
@@ -44,37 +42,6 @@ def twin(kernel, causal=False, window=WINDOW, mask=None):
         return reference.attention(query, key, value, kernel, mask, causal, **options)
 
     return attend
-
-
-def hyperbolic_kernel(half, log_weights):
-    matrix = tf.concat([half, -half], 0)
-    return ops.ExponentialKernel(matrix, True, log_weights, trainable=True)
-
-
-# Parameters of a kernel, and a function to the kernel.
-TRAINED = {
-    "hyperbolic": (
-        [tf.cast(pairs(8, HEAD_DIM)[:4], "float64"), normal((8,), 4)],
-        hyperbolic_kernel,
-    ),
-    "favor+": (
-        [normal((7, HEAD_DIM), 5)],
-        lambda matrix: ops.ExponentialKernel(matrix, trainable=True),
-    ),
-    "taylor": ([], ops.TaylorKernel),
-}
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", sorted(TRAINED))
-def test_gradients_of_kernels_are_those_of_the_matrix(name, causal):
-    parameters, make = TRAINED[name]
-    given = causal, WINDOW, masks(23)["different"]
-    assert_equals(
-        lambda *x: windowed(make(*x[4:]), *given, chunk_size=4)(*x[:4]),
-        lambda *x: twin(make(*x[4:]), *given)(*x[:4]),
-        [*qkv(3, 23, 23, 2, groups=2), normal((4,), 9), *parameters],
-    )
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,13 @@ from tests.ops import reference
 
 from .cases import (
     assert_all_close,
-    assert_equals,
     attend_to_past,
     float64,
     normal,
-    segment_starts,
     softmax_kernel,
     value_and_gradients,
 )
+from .test_trunk import Form
 
 
 def attend(kernel, inputs, mask=None):
@@ -32,9 +31,9 @@ def exact(kernel, inputs, mask=None):
     )
 
 
-def inputs(std=1.0, length=96):
-    query, key = (normal((2, length, 2, 16), (3, i), std, "float32") for i in range(2))
-    return query, key, normal((2, length, 2, 3), (3, 2), dtype="float32")
+def inputs(std=1.0):
+    query, key = (normal((2, 96, 2, 16), (3, i), std, "float32") for i in range(2))
+    return query, key, normal((2, 96, 2, 3), (3, 2), dtype="float32")
 
 
 @pytest.mark.parametrize("std, padding", [(0.5, 0), (1.0, 1), (2.0, 0), (2.0, 40)])
@@ -82,26 +81,10 @@ def test_a_token_that_sees_only_keys_against_it(forms):
     np.testing.assert_allclose(output[0][:, 0], value[:, 0], rtol=1e-5)
 
 
-# First tokens of segments, for chunks of 8 and blocks of 64 tokens. Some segments have
-# one token, some are shorter than the window, some longer. They, and their first tokens
-# with a far key, start at a chunk or block, one token before it and one after it.
-FIRSTS = (0, 1, 11, 16, 20, 39, 60, 63, 65, 101), (0, 12, 15, 17, 18, 59, 72, 96)
-
-
 @pytest.mark.parametrize("causal, std", [(True, 1.0), (True, 8.0), (False, 1.0)])
 def test_a_segment_start_makes_no_chunk_rare(forms, causal, std):
-    kernel, gain = softmax_kernel(32, 16), normal((2,), 7)
-    starts = segment_starts(FIRSTS, length=120)
-
-    def ours(*inputs):
-        visible = ops.Visibility(None, causal, starts=starts)
-        return ops.windowed_attention(*inputs, kernel, 5, gain, visible, None, 8)[0]
-
-    def twin(*inputs):
-        options = {"exact_window": 5, "log_gain": gain, "starts": starts}
-        return reference.attention(*inputs, kernel, None, causal, **options)
-
-    assert_equals(ours, twin, inputs(std, length=120), 1e-4)
+    form = Form(causal, window=5, packed=True, chunk=8)
+    value_and_gradients(form.ours(), form.inputs(std))
     if std == 1:
         assert sum(forms.chunks()) == 0 and forms.log_pairs == 0
     else:

@@ -267,15 +267,6 @@ def test_parameters_of_another_number_of_heads_are_refused():
             ops.absorb_keys(x, x, kernel, None, state)
 
 
-def test_causality_where_all_keys_are_seen_is_refused():
-    x, state = tf.ones((1, 3, 1, 2)), ops.initial_state(1, 1, 2, 2)
-    kernel, visible = ops.ActivationKernel(None, tf.nn.relu), ops.Visibility(None, True)
-    with pytest.raises(ValueError, match="absorb_keys.*causal_attention"):
-        ops.absorb_keys(x, x, kernel, visible, state)
-    with pytest.raises(ValueError, match="bidirectional_attention.*causal_attention"):
-        ops.bidirectional_attention(x, x, x, kernel, visible)
-
-
 def test_private_options_reach_what_is_compiled():
     kernel = Tempered(pairs(FEATURES, HEAD_DIM), True, 3.0)
     given = *qkv(1, 5, 5, 1, dtype="float32"), kernel
@@ -292,14 +283,3 @@ def test_options_that_cannot_be_compared_are_refused_where_they_count():
     ops.bidirectional_attention(query, key, value, kernel)
     with pytest.raises(TypeError, match="hashable.*jit_compile=False.*sizes"):
         ops.bidirectional_attention(query, key, value, kernel, jit_compile=True)
-
-
-def test_a_visibility_takes_the_masks_that_functions_take():
-    mask, inputs = [[1, 1, 0, 1, 0]], qkv(1, 5, 5, 1)
-    kernel = ops.ActivationKernel(None, tf.nn.softplus)
-    for attention in (
-        lambda mask: ops.bidirectional_attention(*inputs, kernel, mask),
-        lambda mask: ops.causal_attention(*inputs, kernel, mask)[0],
-        lambda mask: ops.exact_attention(*inputs, mask),
-    ):
-        np.testing.assert_array_equal(attention(ops.Visibility(mask)), attention(mask))

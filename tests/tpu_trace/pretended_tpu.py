@@ -17,16 +17,8 @@ from tensorflow.python.tpu import tpu_strategy_util, tpu_system_metadata
 _HOST = "/job:localhost/replica:0/task:0/device:"
 
 
-def strategy(num_replicas, packed=True):
-    """Returns a strategy over a fake host with `num_replicas` TPU cores.
-
-    Args:
-        num_replicas: int, one core each.
-        packed: bool, if all replicas of a variable share a handle, as on a TPU.
-            TensorFlow resolves such a handle by device. As all fake devices are one
-            CPU, an assignment outside a traced function then changes only replica 0.
-            Use True for tracing, False for eager assignments.
-    """
+def strategy(num_replicas):
+    """Returns a strategy over a fake host with `num_replicas` TPU cores."""
     cores = [[[core, 0, 0, 0] for core in range(num_replicas)]]
     topology = topologies.Topology(
         mesh_shape=[num_replicas, 1, 1, 1],
@@ -54,8 +46,6 @@ def strategy(num_replicas, packed=True):
             type(resolver), "get_tpu_system_metadata", lambda self: slice_metadata
         ),
     ):
-        pretended = tf.distribute.TPUStrategy(
+        return tf.distribute.TPUStrategy(
             resolver, experimental_device_assignment=assignment
         )
-    pretended._enable_packed_variable_in_eager_mode = packed
-    return pretended

@@ -6,7 +6,6 @@ The tests trace a small model, and run nothing. `make tpu-check` compiles the fu
 import dataclasses
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -14,7 +13,6 @@ from benchmarks.tpu import table
 from benchmarks.tpu.slices import SLICES, SLICES_OF_SEQUENCES
 from examples.imagenet64 import data, train
 from examples.imagenet64 import model as image_model
-from keras_performer import RedrawFeatures
 from tests.tpu_trace import graphs, pretended_tpu
 
 # One replica, and several. Other configurations differ only in the number of replicas
@@ -119,25 +117,3 @@ def test_tpus_have_all_ops_of_other_models_and_steps(options):
     """Tests recompute, the likelihood of the demo, and several steps per execution."""
     graph = check(load("v5e-4", **options), 4)
     assert not graphs.unfed_inputs(graph)
-
-
-def test_a_redraw_reaches_every_replica():
-    config = load("v5e-4", every_n_steps=2)
-    strategy = pretended_tpu.strategy(4, packed=False)
-    model = compiled_model(config, strategy)
-    redraw = RedrawFeatures(config.every_n_steps)
-    redraw.set_model(model)
-
-    def replicas():
-        matrix = model.blocks[0].attention.projection_matrix.value
-        return np.stack(strategy.experimental_local_results(matrix))
-
-    before = replicas()
-    redraw.on_train_batch_begin(0)
-    np.testing.assert_array_equal(replicas(), before)
-    model.optimizer.iterations.assign(2)
-    redraw.on_train_batch_end(1)
-    after = replicas()
-    assert after.shape == (4, 8, 8)
-    assert np.abs(after - before).max(axis=(1, 2)).min() > 0.1
-    np.testing.assert_array_equal(after, after[:1].repeat(4, axis=0))

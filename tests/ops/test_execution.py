@@ -138,30 +138,18 @@ def test_loops_write_no_bfloat16_arrays(attention):
 
 
 # Unknown and empty shapes; numbers of padded tokens.
-def causal(x, starts):
-    visible = ops.Visibility(causal=True, starts=starts)
-    return ops.causal_attention(x, x, x, softmax_kernel(), visible)[0]
-
-
-def window(x, starts):
-    visible = ops.Visibility(causal=True, starts=starts)
-    return ops.windowed_attention(x, x, x, softmax_kernel(), 3, key_mask=visible)[0]
-
-
-def bidirectional(x, starts):
-    visible = ops.Visibility(starts=starts)
-    return ops.bidirectional_attention(x, x, x, softmax_kernel(), visible)
-
-
-def bidirectional_window(x, starts):
-    visible = ops.Visibility(starts=starts)
-    return ops.windowed_attention(x, x, x, softmax_kernel(), 3, key_mask=visible)[0]
+def bidirectional(x, starts, causal=False, window=None):
+    visible = ops.Visibility(causal=causal, starts=starts)
+    return linear_attention(x, x, x, softmax_kernel(), visible, window)[0]
 
 
 def unpacked(x, starts):
-    return ops.bidirectional_attention(x, x, x, softmax_kernel())
+    return bidirectional(x, None)
 
 
+causal = functools.partial(bidirectional, causal=True)
+window = functools.partial(bidirectional, causal=True, window=3)
+bidirectional_window = functools.partial(bidirectional, window=3)
 FORMS = [causal, window, bidirectional, bidirectional_window]
 
 

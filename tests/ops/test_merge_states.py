@@ -1,4 +1,7 @@
-"""States of pieces merge to the state of all tokens, in any bracketing."""
+"""States of pieces merge to the state of all tokens, in any bracketing; wrong states.
+
+Tests of layers and models begin with the first state.
+"""
 
 import itertools
 
@@ -135,3 +138,22 @@ def test_states_that_do_not_belong_together_raise():
         ops.merge_states(kernel, whole, ops.State(*whole[:2]), 5)
     with pytest.raises(ValueError, match="left of type tuple, right of type dict"):
         ops.merge_states(kernel, tuple(whole), whole._asdict(), 5)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((2, 1, 17), (2, 1, 8, 17)),  # another batch size
+        ((1, 3, 17), (1, 3, 8, 17)),  # a shape that would broadcast
+        ((3, 2, 17), (3, 2, 8, 17)),  # another number of heads
+        ((3, 1, 16), (3, 1, 8, 16)),  # another number of features
+        ((3, 1, 17), (3, 1, 7, 17)),  # another value size
+    ],
+)
+def test_a_state_of_another_shape_raises(shapes):
+    given = *qkv(3, 2, 2, 1), KERNELS["favor+"]()
+    state = tuple(tf.zeros(shape, "float64") for shape in shapes)
+    with pytest.raises(ValueError, match="state must come from"):
+        ops.causal_attention(*given, state=state)
+    with pytest.raises(ValueError, match="state must be a tuple"):
+        ops.causal_attention(*given, state="x")

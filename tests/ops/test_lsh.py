@@ -1,25 +1,17 @@
-"""LSH attention within buckets against its definition, set by set."""
+"""LSH attention: buckets from their definition, extreme queries, and errors.
+
+`tests/layers/test_definitions.py` tests the numbers of attention.
+"""
 
 import numpy as np
 import pytest
 
 from keras_performer import zoo
-from tests.ops import lsh_reference
-from tests.ops.cases import (
-    normal,
-    value_and_gradients,
-)
 
-BATCH, HEADS, HEAD_DIM, VALUE_DIM = 2, 3, 5, 7
+from . import lsh_reference
+from .cases import HEAD_DIM, normal, qkv, value_and_gradients
 
-
-def inputs(length, rounds=3, half=2, seed=0, dtype="float64"):
-    """Returns query, value and buckets."""
-    shape = BATCH, length, HEADS
-    query = normal((*shape, HEAD_DIM), (seed, 1), 2.0, dtype)
-    value = normal((*shape, VALUE_DIM), (seed, 2), dtype=dtype)
-    rotations = normal((rounds, HEADS, HEAD_DIM, half), (seed, 3), dtype=dtype)
-    return query, value, zoo.lsh_buckets(query, rotations)
+ROTATIONS = normal((3, 3, HEAD_DIM, 2), 3, dtype="float32")
 
 
 def test_buckets_are_the_largest_of_both_signs():
@@ -31,7 +23,8 @@ def test_buckets_are_the_largest_of_both_signs():
 
 
 def test_large_queries_and_queries_of_zero_are_finite():
-    query, value, buckets = inputs(20, dtype="float32")
+    query, _, value = qkv(2, 20, 20, 3, std=2.0, dtype="float32")
+    buckets = zoo.lsh_buckets(query, ROTATIONS)
     for scale in (0.0, 1e4):
         results = value_and_gradients(
             lambda q, v: zoo.lsh_attention(q, v, buckets, 5), [scale * query, value]
@@ -40,7 +33,8 @@ def test_large_queries_and_queries_of_zero_are_finite():
 
 
 def test_what_is_no_bucket_for_each_token_raises():
-    query, value, buckets = inputs(6)
+    query, _, value = qkv(2, 6, 6, 3, dtype="float32")
+    buckets = zoo.lsh_buckets(query, ROTATIONS)
     for message, given in (
         ("as lsh_buckets makes them", (buckets[..., 0], 3)),
         (r"Received: buckets of shape \(2, 5, 3, 3\)", (buckets[:, :5], 3)),

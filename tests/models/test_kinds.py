@@ -19,7 +19,6 @@ from tests.models.token_models import (
     IDS,
     assert_close,
     assert_likeliest,
-    loss_and_gradients,
     moved_by_token_4,
     reloaded,
     small_model,
@@ -96,15 +95,3 @@ def test_an_embedding_remembers_inputs_and_tells_the_head():
 )
 def test_a_token_moves_what_may_see_it(options, moved):
     assert moved_by_token_4(small_model(**options)) == list(moved)
-
-
-@pytest.mark.parametrize("name", ["Fourier", "tokens", "gating of both sides"])
-def test_a_mixer_trains_in_each_block(name):
-    model = small_model(**KINDS[name])
-    for block in model.blocks:
-        assert type(block.attention) is type(KINDS[name]["attention"])
-        assert block.attention.name == "attention"
-    loss, gradients = loss_and_gradients(model)
-    assert all(np.abs(gradient).max() > 0 for gradient in gradients)
-    model.optimizer.apply(gradients, model.trainable_weights)
-    assert loss_and_gradients(model)[0] < loss

@@ -8,8 +8,21 @@ import pytest
 
 from keras_performer import convert_to_performer, convert_to_softmax
 from keras_performer.conversion import convert_attention
-from keras_performer.layers import ExactAttention, LocalAttention, PerformerAttention
-from keras_performer.layers.keras_privates import all_layers
+from keras_performer.layers import (
+    ExactAttention,
+    LinearTransformerAttention,
+    LocalAttention,
+    PerformerAttention,
+)
+from keras_performer.layers.keras_privates import all_layers, dense_layer
+from keras_performer.zoo import (
+    BigBirdAttention,
+    LinformerAttention,
+    LongformerAttention,
+    ReformerAttention,
+    SinkhornAttention,
+    SynthesizerAttention,
+)
 
 # Keras 3.10 warns about every functional model that it makes from a config.
 pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
@@ -549,3 +562,92 @@ def test_lora_beside_attention_goes_on(quantized):
     for weight, given in zip(own.weights, dense.weights, strict=True):
         np.testing.assert_array_equal(weight, given)
     assert len(own.trainable_weights) == len(dense.trainable_weights) == 3
+
+
+# -- Other attention.
+
+
+def alone(**call):
+    start = keras.Input((LENGTH, DIM))
+    return keras.Model(start, attention(name="own")(start, start, **call))
+
+
+# Options with which each kind of attention sees all keys.
+ALL = {
+    LocalAttention: dict(sliding_window=LENGTH),
+    BigBirdAttention: dict(block_size=LENGTH),
+    LongformerAttention: dict(sliding_window=2, num_global_tokens=LENGTH),
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", ALL)
+def test_what_sees_everything_says_the_same(kind, causal):
+    model = alone(use_causal_mask=causal)
+    other, report = convert_attention(model, kind, **ALL[kind])
+    assert [row.became for row in report.layers] == [kind.__name__]
+    other.save("model.keras")
+    for each in (other, keras.models.load_model("model.keras")):
+        np.testing.assert_allclose(each(X), model(X), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "kind, options",
+    [
+        (LocalAttention, dict(sliding_window=3, rotary=True)),
+        (LongformerAttention, dict(sliding_window=3, rotary=True)),
+        (LinearTransformerAttention, {}),
+        (PerformerAttention, dict(exact_window=3, initial_log_gain=(-4.0, 2.0, 0.0))),
+        (None, dict(exact_window=4, num_random_features=16, feature_map="favor+")),
+    ],
+)
+def test_a_converted_layer_is_the_one_that_users_would_make(kind, options):
+    """The new layer has the old weights and causality, and the options of the call."""
+    model = alone(use_causal_mask=True)
+    if kind is None:
+        other, _ = convert_to_performer(model, seed=5, **options)
+    else:
+        other, _ = convert_attention(model, kind, seed=5, **options)
+    layer = (kind or PerformerAttention)(3, 4, causal=True, seed=5, **options)
+    layer.build(X.shape)
+    for name in ("query_dense", "key_dense", "value_dense", "output_dense"):
+        given = dense_layer(model.get_layer("own"), name).get_weights()
+        getattr(layer, name).set_weights(given)
+        copied = getattr(layer, f"_{name.replace('_dense', '')}_global_dense", None)
+        if copied is not None:
+            copied.set_weights(given)
+    np.testing.assert_allclose(other(X), layer(X), rtol=1e-4, atol=1e-5)
+    assert np.abs(other(X) - model(X)).max() > 1e-3
+
+
+UNFIT = "(?s)the weights do not fit.*"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        (ReformerAttention, {}, UNFIT + "ReformerAttention has no key_dense"),
+        (SynthesizerAttention, dict(max_length=LENGTH), UNFIT + "has no key_dense"),
+        (LinformerAttention, dict(max_length=LENGTH), UNFIT + "Attention has own/"),
+        (
+            SinkhornAttention,
+            dict(block_size=4, max_length=LENGTH),
+            UNFIT + "SinkhornAttention has own/",
+        ),
+        # the error names the heads of the layer
+        (LocalAttention, dict(sliding_window=3, rotary=(2, 2, 2)), "key_dim=4"),
+        (LocalAttention, dict(sliding_window=3, num_key_value_heads=2), "num_heads=3"),
+        (LocalAttention, dict(sliding_window=0), "sliding_window must.*window=0"),
+        (LocalAttention(1, 1, sliding_window=3), {}, "a subclass of AttentionLayer"),
+        ("local", {}, "a subclass of AttentionLayer"),
+        (keras.layers.Dense, {}, "a subclass of AttentionLayer"),
+    ],
+)
+def test_what_does_not_fit_is_named(kind, options, words):
+    with pytest.raises(ValueError, match=words):
+        convert_attention(alone(), kind, **options)
+
+
+def test_an_option_that_is_required_is_asked_for():
+    with pytest.raises(TypeError, match="required.*'sliding_window'"):
+        convert_attention(alone(), LocalAttention)

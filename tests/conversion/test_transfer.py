@@ -94,14 +94,14 @@ def test_steps_are_those_of_adam_on_the_loss():
     )
     layer = model.get_layer("one")
     weights = [*layer.query_dense.weights, *layer.key_dense.weights]
-    weights = [keras.Variable(weight) for weight in weights]
+    weights = [keras.Variable(weight) for weight in values(weights)]
     falling = keras.optimizers.schedules.CosineDecay(rate, num_steps)
     adam = keras.optimizers.Adam(falling, global_clipnorm=1.0)
     for _ in range(num_steps):
         with tf.GradientTape() as tape:
-            values = [weight.value for weight in weights]
-            loss = loss_of(*values, layer, x, teacher(x))
-        adam.apply(tape.gradient(loss, values), weights)
+            inner = [weight.value for weight in weights]
+            loss = loss_of(*inner, layer, x, teacher(x))
+        adam.apply(tape.gradient(loss, inner), weights)
     layer = new.get_layer("one")
     # the bias of keys has no effect: its gradient is only rounding
     for own, expected in zip(layer.weights[:3], weights):

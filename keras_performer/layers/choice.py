@@ -10,7 +10,10 @@ from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.config import as_layer, config_of, serialized
 from keras_performer.layers.exact import ExactAttention
 from keras_performer.layers.mixing import MixingLayer
-from keras_performer.layers.performer import PerformerAttention
+from keras_performer.layers.performer import (
+    PerformerAttention,
+    with_number_of_features,
+)
 
 # Types of the argument `attention`: of a layer, of one block, of a model of blocks.
 OneChoice: typing.TypeAlias = str | dict | AttentionLayer
@@ -121,6 +124,7 @@ def of_older_file(config, option_defaults):
         "qk_norm",
     } - fitting(of_layer, attention).keys()
     used = {x: value for x, value in config.items() if x not in unused}
+    used = with_number_of_features(used)
     return {**used, **fitting(lacking, attention)}
 
 

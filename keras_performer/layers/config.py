@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_performer import feature_maps
 from keras_performer.layers import arguments, keras_privates
 
 
@@ -74,10 +73,6 @@ class KeepsInnerChanges:
             with keras.saving.custom_object_scope(custom_objects):
                 return cls.from_config(config)
         made_of = arguments.without_removed(cls, without_inner_changes(config))
-        if made_of.get("num_random_features") == "auto":
-            # of an older file: now configs have the number, and "auto" means less
-            features = feature_maps.get(made_of.get("feature_map", "softmax"))
-            made_of["num_random_features"] = features.default_num_random_features
         layer = super().from_config(made_of)
         changes = config.get(_KEY)
         if changes or not layer.trainable:

@@ -34,6 +34,18 @@ from keras_performer.ops.state import sum_of_states
 SMALL_HEAD, FEATURES_OF_SMALL_HEADS = 16, 128
 
 
+def with_number_of_features(config):
+    """Returns the config of a built layer or model, changed if an older file has it.
+
+    Until 2026-11-30, configs had "auto", which was the default of the feature map. Now
+    they have the number.
+    """
+    if config.get("num_random_features") != "auto":
+        return config
+    features = feature_maps.get(config.get("feature_map", "softmax"))
+    return {**config, "num_random_features": features.default_num_random_features}
+
+
 class LinearAttention(ForgettingAttention):
     """Base class of linear attention, which uses the features of a kernel.
 
@@ -531,6 +543,11 @@ class PerformerAttention(LinearAttention):
     def _as_state(self, state):
         kind = ops.State if self.exact_window is None else ops.WindowedState
         return layer_state.attention_entry(self, kind, "exact_window", state)
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        made_of = with_number_of_features(config)
+        return super().from_config(made_of, custom_objects)
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, layers, ops, zoo
+from keras_performer import PerformerAttention, layers, zoo
 from keras_performer.layers import ExactAttention, LinearTransformerAttention
 from keras_performer.ops import blocks
 from tests.contract import relative_error
@@ -568,7 +568,9 @@ def test_noise_is_for_training_and_repeats_with_its_seed():
 def test_noise_is_a_gumbel_variable():
     layer = made("sinkhorn", noise=2.0, max_length=6, temperature=1.0)
     key = tf.zeros((4000, 6, 2, 12), "float64")
-    noise = layer._logits(key, ops.Visibility(), training=True).numpy() / 2
+    cut = blocks.Blocks(6, layer.block_size, multiple=layer.block_size)
+    seen = tf.ones((4000, 2, 3), tf.bool)
+    noise = layer._logits(key, cut, seen, causal=False, training=True).numpy() / 2
     assert noise.shape == (4000, 2, 2, 2)
     standard_error = np.pi / np.sqrt(6) / np.sqrt(noise.size)
     assert abs(noise.mean() - np.euler_gamma) < 4 * standard_error

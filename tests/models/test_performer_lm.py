@@ -232,4 +232,4 @@ def test_a_config_is_plain_and_a_copy():
     assert language_model(max_length=None).get_config()["position_shape"] is None
     taylor = language_model(feature_map="taylor")
     assert taylor.blocks[0].attention.projection_matrix is None
-    assert taylor.get_config()["num_random_features"] == "auto"
+    assert taylor.get_config()["num_random_features"] is None

@@ -95,6 +95,8 @@ def test_frozen_layers_that_a_class_does_not_make_are_left_out():
     assert not hasattr(again, "teacher") and again.norm.trainable
     model.teacher = None
     converted, _ = keras_performer.convert_to_performer(model, exact_window=2)
+    with pytest.raises(ValueError, match="already built"):  # like every layer of Keras
+        converted.blocks[1].more = keras.layers.Dense(2)
     attention = converted.blocks[1].attention
     inside = [x for x in all_layers(attention) if x.name == "random_projection"]
     inside[0].trainable = attention.query_dense.trainable = False

@@ -1,8 +1,7 @@
 """Private parts of Keras that the package uses, and why it needs each.
 
-No other file of the package uses any. `tests/layers/test_keras_privates.py` and other
-tests of layers check these statements with the oldest and the newest Keras that
-setup.cfg allows.
+No other file of the package uses any. The tests of what uses them run with the oldest
+and the newest Keras that setup.cfg allows.
 """
 
 import keras

@@ -17,12 +17,16 @@ def of_ids(*layers):
     return keras.Sequential([keras.Input((6,), dtype="int32"), embedding, *layers])
 
 
-def attending(**options):
-    """Returns self-attention with its mask as an input."""
-    x, mask = keras.Input((None, DIM)), keras.Input((None,), dtype="bool")
-    attended = keras.layers.MultiHeadAttention(2, 4, name="attention")
-    pad = keras.ops.expand_dims(mask, 1)
-    y = attended(x, x, **{key: pad for key in options})
+def attending(uses_mask=False, opposite=False, axes=0):
+    """Returns self-attention with its mask, or the opposite, as an input.
+
+    The mask has further axes of size 1.
+    """
+    x, mask = keras.Input((None, DIM)), keras.Input((None, *[1] * axes), dtype="bool")
+    seen = keras.ops.reshape(mask, (-1, 1, 6))
+    seen = keras.ops.logical_not(seen) if opposite else seen
+    attention = keras.layers.MultiHeadAttention(2, 4, name="attention")
+    y = attention(x, x, attention_mask=seen) if uses_mask else attention(x, x)
     return keras.Model([x, mask], y)
 
 
@@ -76,24 +80,14 @@ def test_the_layer_that_looks_at_masked_tokens_is_named(name):
         check_masks(LEAKS[name](), IDS)
 
 
-def test_masks_among_the_inputs():
-    random = np.random.default_rng(0)
-    x = random.normal(size=(2, 6, DIM)).astype("float32")
-    mask = IDS > 0
-    check_masks(attending(attention_mask=True), [x, mask], mask)
-    with pytest.raises(AssertionError, match=r"attention \(MultiHeadAttention\)"):
-        check_masks(attending(), [x, mask], mask)
-
-
-@pytest.mark.parametrize("axes", [0, 1])
-def test_masks_that_are_true_for_padding(axes):
+@pytest.mark.parametrize(("opposite", "axes"), [(False, 0), (True, 0), (True, 1)])
+def test_masks_among_the_inputs(opposite, axes):
     x = np.random.default_rng(0).normal(size=(2, 6, DIM)).astype("float32")
-    shape = (None, *[1] * axes)
-    start, padding = keras.Input((None, DIM)), keras.Input(shape, dtype="bool")
-    seen = keras.ops.logical_not(keras.ops.reshape(padding, (-1, 1, 6)))
-    attended = keras.layers.MultiHeadAttention(2, 3)(start, start, attention_mask=seen)
-    model = keras.Model([start, padding], attended)
-    check_masks(model, [x, (IDS == 0).reshape(2, 6, *shape[1:])], IDS > 0)
+    mask = (IDS > 0) != opposite
+    inputs = [x, mask.reshape(2, 6, *[1] * axes)]
+    check_masks(attending(True, opposite, axes), inputs, IDS > 0)
+    with pytest.raises(AssertionError, match=r"attention \(MultiHeadAttention\)"):
+        check_masks(attending(False, opposite, axes), inputs, IDS > 0)
 
 
 @pytest.mark.filterwarnings("ignore:.*was passed an input with a mask")

@@ -16,21 +16,13 @@ from tests.cases import CASES, LM
 def fitted_lm(recompute, causal):
     model = keras_performer.PerformerLM(**LM, recompute=recompute, causal=causal)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return fitted(model, np.random.default_rng(0).integers(601, size=(2, 9)), loss)
+
+
+def fitted(model, x, loss):
+    """Trains a model, and returns weak references to its layers."""
     model.compile("sgd", loss, jit_compile=False)
-    ids = np.random.default_rng(0).integers(601, size=(2, 9))
-    model.fit(ids, ids, verbose=0)
-    return references(model)
-
-
-def fitted_reversible_block():
-    case = CASES["reversible"]
-    model, [x] = contract.model_of(case), case.inputs()
-    model.compile("sgd", "mse", jit_compile=False)
     model.fit(x, x, verbose=0)
-    return references(model)
-
-
-def references(model):
     return [weakref.ref(layer) for layer in model._flatten_layers()]
 
 
@@ -47,7 +39,8 @@ def test_a_fitted_model_with_recompute_goes(recompute, causal):
 
 
 def test_a_fitted_reversible_block_goes():
-    assert_gone(fitted_reversible_block())
+    case = CASES["reversible"]
+    assert_gone(fitted(contract.model_of(case), case.inputs()[0], "mse"))
 
 
 # One layer for each custom gradient.

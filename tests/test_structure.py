@@ -136,10 +136,6 @@ def test_privates_of_tensorflow_are_imported_in_one_file():
     assert importing == [TENSORFLOW_PRIVATES]
 
 
-def test_no_file_is_called_utils():
-    assert [path for path in FILES if "utils" in path.stem] == []
-
-
 def test_examples_in_docstrings_are_doctests():
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     silent = [

@@ -24,6 +24,7 @@ BATCHED = np.ones((2, 6, 6), bool)
 ERRORS = {
     "AssertionError": AssertionError,
     "InvalidArgumentError": tf.errors.InvalidArgumentError,
+    "NotImplementedError": NotImplementedError,
 }
 
 
@@ -51,9 +52,13 @@ def fitted():
     model.fit(X, targets, verbose=0, callbacks=[keras_performer.RedrawFeatures(1)])
 
 
-def twice(layer, first, then):
-    layer(first)
-    return layer(then)
+def built(layer, *inputs):
+    layer(*inputs)
+    return layer
+
+
+def decoder_of_two():
+    return built(keras_performer.PerformerDecoder(8, 2), X, MEMORY)
 
 
 def with_state(layer, state):

@@ -1,6 +1,8 @@
-"""RedrawFeatures counts optimizer steps of all kinds, or says why it cannot redraw."""
+"""RedrawFeatures counts optimizer steps of all kinds, or says why it cannot redraw.
 
-import functools
+`tests/test_multi_worker.py` tests training that was killed and resumed.
+"""
+
 import warnings
 
 import keras
@@ -50,18 +52,14 @@ def assert_matrix_after(model, num_redraws):
 
 
 class Record(keras.callbacks.Callback):
-    """Records the number of redraws, the matrix and other weights after every step."""
+    """Records the number of redraws after every step."""
 
     def __init__(self):
         super().__init__()
-        self.steps, self.counts = {}, []
+        self.counts = []
 
     def on_train_batch_end(self, batch, logs=None):
         self.counts.append(redraws(self.model))
-        matrix = attention_of(self.model).projection_matrix.numpy().tobytes()
-        weights = np.concatenate([np.ravel(x) for x in self.model.trainable_weights])
-        step = int(self.model.optimizer.iterations)
-        self.steps[step] = self.counts[-1], matrix, weights
 
 
 @pytest.mark.slow
@@ -192,59 +190,6 @@ def test_config():
     assert again.get_config() == {"every_n_steps": 5, "verbose": 1}
 
 
-class Stop(Exception):
-    pass
-
-
-class Interrupt(keras.callbacks.Callback):
-    """Ends training within an epoch, as a power cut would."""
-
-    def on_train_batch_end(self, batch, logs=None):
-        if int(self.model.optimizer.iterations) == 11:
-            raise Stop
-
-
-def fit_same_batch(*callbacks):
-    """Trains three epochs of six equal batches.
-
-    They are equal because BackupAndRestore starts the interrupted epoch again.
-    """
-    data = batches(1)
-    data.update({name: np.concatenate([data[name]] * 6) for name in ("x", "y")})
-    build_model().fit(**data, epochs=3, callbacks=[*callbacks])
-
-
-@functools.cache
-def uninterrupted_steps():
-    record = Record()
-    fit_same_batch(RedrawFeatures(3), record)
-    return record.steps
-
-
-@pytest.mark.parametrize(("save_freq", "redraw_first"), [("epoch", False), (3, True)])
-def test_resumed_training_equals_uninterrupted_training(save_freq, redraw_first):
-    def fit(*more):
-        backup = keras.callbacks.BackupAndRestore("backup", save_freq=save_freq)
-        made = [RedrawFeatures(3), backup]
-        fit_same_batch(*(made if redraw_first else made[::-1]), *more)
-
-    resumed, uninterrupted = Record(), uninterrupted_steps()
-    with pytest.raises(Stop):
-        fit(Interrupt())
-    fit(resumed)
-
-    assert list(uninterrupted) == list(range(1, 19))
-    # it resumed from the last save
-    first = {"epoch": 7, 3: 10}[save_freq]
-    assert list(resumed.steps) == list(range(first, first + 12))
-    for step, (count, matrix, weights) in resumed.steps.items():
-        assert count == step // 3
-        if step in uninterrupted:
-            _, wanted_matrix, wanted = uninterrupted[step]
-            assert matrix == wanted_matrix
-            np.testing.assert_allclose(weights, wanted, atol=1e-6)
-
-
 # -- Models in which it cannot redraw.
 
 
@@ -288,15 +233,6 @@ def test_features_that_train_are_left_as_they_are():
     ]
     assert changed == [True, False]
     assert [int(layer.redraw_count) for layer in layers] == [2, 0]
-
-
-def test_arguments_are_checked():
-    for every_n_steps in (0, 2.5, None):
-        with pytest.raises(ValueError, match="every_n_steps must be a positive int"):
-            RedrawFeatures(every_n_steps)
-    for verbose in ("loud", 2, None):
-        with pytest.raises(ValueError, match="must be 0 or 1. Received: verbose="):
-            RedrawFeatures(verbose=verbose)
 
 
 def test_a_model_without_optimizer_raises():

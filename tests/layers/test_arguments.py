@@ -1,6 +1,5 @@
 """Constructors check their arguments, and raise errors that say what to do."""
 
-import inspect
 import itertools
 import json
 import re
@@ -11,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention, layers
-from tests.cases import CASES, exported
+from tests.cases import CASES
 from tests.layers.inputs import normal
 
 # Words of the error, wrong values, and arguments of cases.
@@ -167,24 +166,6 @@ def test_what_keras_has_beside_is_refused(kind, name):
         for make in (lambda given: kind(**given), kind.from_config):
             with pytest.raises(ValueError, match=message):
                 make({**config, name: value})
-
-
-def test_the_first_arguments_are_those_of_multi_head_attention():
-    def positional(function):
-        parameters = inspect.signature(function).parameters.values()
-        return [
-            (p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD
-        ]
-
-    ours = positional(PerformerAttention)
-    for kind in exported(layers.AttentionLayer):
-        assert positional(kind) == ours
-    assert ours == positional(keras.layers.MultiHeadAttention)[:6]
-    assert ours[-1] == ("output_shape", None)
-    exact_call = positional(keras.layers.MultiHeadAttention.call)
-    call = [p[0] for p in positional(PerformerAttention.call)]
-    assert {name for name, _ in exact_call} <= set(call)
-    assert call[:6] == [name for name, _ in exact_call][:6]
 
 
 @pytest.mark.parametrize("built", [False, True])

@@ -4,7 +4,6 @@ import functools
 import os
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.grappler.tf_optimizer import OptimizeGraph
@@ -154,24 +153,6 @@ def test_tensorflow_optimizes_one_function_for_all_layers():
     calls = [x.attr["f"].func.name for x in optimized.node if "Partitioned" in x.op]
     assert len(calls) == 6
     assert len(set(calls)) == 2  # forward and backward
-
-
-@pytest.mark.slow
-def test_a_plain_model_trains_compiled_and_exports_plain(
-    tmp_path, two_threads, monkeypatch
-):
-    monkeypatch.setattr(performer, "MIN_COMPILED_LENGTH", 40)
-    x, y = np.random.default_rng(5).standard_normal((2, 2, 40, 3)).astype("float32")
-    layer = small_layer(causal=True, feature_map="relu")
-    model = keras.Sequential([keras.Input((40, 3)), layer])
-    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
-    losses = [model.train_on_batch(x, y) for _ in range(3)]
-    assert losses[2] < losses[0]
-    model.export(tmp_path / "model", verbose=False)
-    predicted = model.predict(x, verbose=0)
-    loaded = tf.saved_model.load(tmp_path / "model")
-    assert not compiled_functions(loaded.signatures["serve"].graph)
-    np.testing.assert_allclose(loaded.serve(x), predicted, rtol=1e-4, atol=1e-5)
 
 
 def test_a_feature_map_that_cannot_be_shared_is_refused():

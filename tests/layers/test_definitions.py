@@ -345,31 +345,30 @@ def of_linformer(dtype):
     return layer, np.ones((1, 4096, 2)), 4.0
 
 
-@pytest.mark.parametrize("make", [of_gating, of_tokens, of_fourier, of_linformer])
+def of_sinkhorn(dtype):
+    """Makes sums of 200 keys of 1,000, which exceed float16's range."""
+    sizes = dict(num_heads=1, num_key_value_heads=1, block_size=200, max_length=600)
+    layer = made("sinkhorn", 1, dtype=dtype, **sizes)
+    for weight in layer.trainable_weights:
+        name = weight.path.split("/", 1)[1]
+        value = {"query/kernel": 0.0, "sort_kernel": weight * 1e-5}
+        weight.assign(tf.broadcast_to(value.get(name, weight), weight.shape))
+    x = np.repeat([[1000.0, -1000.0, 500.0]], 200, axis=1)[..., np.newaxis]
+    right = made("sinkhorn", 1, **sizes)
+    right.set_weights(layer.get_weights())
+    return layer, x, right(x)[0, 0, 0]
+
+
+MAKERS = [of_gating, of_tokens, of_fourier, of_linformer, of_sinkhorn]
+
+
+@pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_adds_up_in_float32(make, dtype):
     layer, x, expected = make(f"mixed_{dtype}")
     y = layer(x.astype("float32"))
     assert y.dtype == dtype
     np.testing.assert_allclose(tf.cast(y[0, 0, 0], "float32"), expected, rtol=1e-2)
-
-
-def test_half_precision_of_sinkhorn_adds_up_in_float32():
-    """Sums of 200 keys of 1,000, which distinguish blocks, exceed float16's range."""
-    sizes = dict(num_heads=1, num_key_value_heads=1, block_size=200, max_length=600)
-    layer, right = (
-        made("sinkhorn", 1, dtype=dtype, **sizes)
-        for dtype in ("mixed_float16", "float64")
-    )
-    for weight in right.trainable_weights:
-        name = weight.path.split("/", 1)[1]
-        value = {"query/kernel": 0.0, "sort_kernel": weight * 1e-5}
-        weight.assign(tf.broadcast_to(value.get(name, weight), weight.shape))
-    layer.set_weights(right.get_weights())
-    x = np.repeat([[1000.0, -1000.0, 500.0]], 200, axis=1)[..., np.newaxis]
-    found, expected = (tf.cast(each(x), "float64") for each in (layer, right))
-    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
-    assert error < 3e-3
 
 
 # -- Longformer: dense layers of global tokens start as copies.
@@ -379,32 +378,22 @@ BIAS = keras.initializers.RandomNormal(stddev=0.5, seed=6)
 GLOBAL = dict(sliding_window=2, num_global_tokens=2, bias_initializer=BIAS)
 
 
-class Around(keras.Model):
-    """Model without `build`: Keras makes its weights inside a trace of the call."""
+class Halfway(keras.Model):
+    """Model that makes its weights in its call, where reading casts them."""
 
     def __init__(self):
         super().__init__(dtype="mixed_bfloat16")
         options = dict(dtype=self.dtype_policy, **GLOBAL)
         self.attention = zoo.LongformerAttention(2, 3, **options)
 
+    def build(self, input_shape):
+        pass
+
     def call(self, x):
         return self.attention(x)
 
 
-class Halfway(Around):
-    """Model that makes its weights in its call, where reading casts them."""
-
-    def build(self, input_shape):
-        pass
-
-
-def of_a_subclass_that_is_traced():
-    model = Around()
-    model(keras.Input((None, 7)))
-    return model.attention
-
-
-def of_a_subclass_that_is_called():
+def of_a_subclass():
     model = Halfway()
     model(normal((2, 5, 7)))
     return model.attention
@@ -427,13 +416,7 @@ def of_a_clone():
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        of_a_subclass_that_is_traced,
-        of_a_subclass_that_is_called,
-        of_a_model_that_xla_compiles,
-        of_a_clone,
-    ],
+    "make", [of_a_subclass, of_a_model_that_xla_compiles, of_a_clone]
 )
 def test_dense_layers_of_global_tokens_start_as_copies(make):
     layer = make()
@@ -445,21 +428,6 @@ def test_dense_layers_of_global_tokens_start_as_copies(make):
             assert np.std(one) > 0.1
             one.assign_add(tf.ones_like(one))
             assert not np.array_equal(one, other)
-
-
-def test_global_tokens_that_have_no_room_are_refused():
-    layer, x = made("longformer", num_global_tokens=2), normal((2, 5, 5), 1)
-    mask = np.array([[1, 0, 0, 0, 0], [0, 1, 1, 1, 0]], bool)
-    graph = tf.function(lambda x, mask: layer(x, global_mask=mask))
-    for call in (lambda x, mask: layer(x, global_mask=mask), graph):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="at most num_global"):
-            call(tf.constant(x), tf.constant(mask))
-    for room, given, message in (
-        (0, mask, "with num_global_tokens, the largest"),
-        (1, mask[:, 1:], r"global_mask must have shape \(2, 5\)"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            made("longformer", num_global_tokens=room)(x, global_mask=given)
 
 
 # -- BigBird: random blocks.
@@ -480,6 +448,9 @@ def test_random_blocks_are_the_layers_own_and_stay():
     np.testing.assert_array_equal(one(x, training=True), one(x))
     other.set_weights(one.get_weights())
     np.testing.assert_array_equal(other(x), one(x))
+    # files keep only the seed
+    table = zoo.big_bird_blocks(12, 1, 2, 1, seed=5).table[0, :, -1]
+    np.testing.assert_array_equal(table, [10, 6, 10, 5, 6, 7, 3, 5, 1, 7, 7, 5])
     # the blocks of a model also have different tables
     attention = zoo.BigBirdAttention(2, 4, causal=True, block_size=2)
     lm = language_model(11, 60, 2, 2, 8, attention=attention, seed=3)
@@ -534,9 +505,6 @@ def test_rotations_are_those_of_the_seed():
 def test_keys_of_a_reformer_are_its_queries():
     layer, x = made("reformer"), normal((2, 5, 5), 1)
     np.testing.assert_array_equal(layer(x, x, key=x), layer(x))
-    for call in dict(value=x.copy()), dict(value=x, key=x + 1):
-        with pytest.raises(ValueError, match=f"{list(call)[-1]} other than the query"):
-            layer(x, **call)
     with pytest.raises(ValueError, match="uses queries as keys, so it has no cross"):
         layer(keras.Input((None, 5)), keras.Input((None, 5)))
 

@@ -39,8 +39,6 @@ def made(kind=PerformerAttention, random=True, **options):
 
 def test_the_gain_is_what_it_was_made_with_and_can_be_set():
     layer = PerformerAttention(3, 5, exact_window=3, initial_log_gain=(-4.0, 2, 0))
-    with pytest.raises(ValueError, match="needs a built layer with exact_window.*Rec"):
-        layer.assign_log_gain(1.0)
     layer.build((None, None, 8))
     np.testing.assert_allclose(layer.log_gain, [-4.0, 2.0, 0.0], rtol=1e-6)
     # the weight is a tenth, so it trains ten times as fast; older files have it, too
@@ -50,8 +48,6 @@ def test_the_gain_is_what_it_was_made_with_and_can_be_set():
     np.testing.assert_allclose(layer.log_gain, [1.0, -1.0, 0.5], rtol=1e-6)
     layer.assign_log_gain(-2)
     np.testing.assert_allclose(layer.log_gain, [-2.0] * 3, rtol=1e-6)
-    with pytest.raises(ValueError, match=r"3 floats.* Received: .* of shape \(2,\)"):
-        layer.assign_log_gain([1.0, 2.0])
     one = PerformerAttention(3, 5, exact_window=3, initial_log_gain=-3.0)
     plain = PerformerAttention(3, 5)
     for each in (one, plain):
@@ -98,10 +94,8 @@ def test_only_self_attention_has_a_gate():
     layer = made(forget_gate=True)
     x = tf.constant(X)
     inputs = keras.Input((5, 8))
-    for others in ((x + 1,), (x, x + 1), (keras.Input((7, 8)),)):
-        query = x if tf.is_tensor(others[0]) else inputs
-        with pytest.raises(ValueError, match="forget_gate=True needs self-attention"):
-            layer(query, *others)
+    with pytest.raises(ValueError, match="forget_gate=True needs self-attention"):
+        layer(inputs, keras.Input((7, 8)))
     np.testing.assert_array_equal(layer(x, x), layer(x))
     model = keras.Model(inputs, layer(inputs, inputs))
     np.testing.assert_allclose(model(x[:, :5]), layer(x[:, :5]), rtol=1e-6)
@@ -182,22 +176,6 @@ def test_positions_of_a_grid_are_indices_or_coordinates():
     # the first axis of a grid may be longer than its declared length
     taller = made(rotary=(1, 3, 2))
     np.testing.assert_array_equal(taller(X), expected)
-
-
-@pytest.mark.parametrize(
-    ("rotary", "positions", "message"),
-    [
-        (True, np.zeros((2, 12)), r"int tensor of shape \(2, 12\),.*dtype float"),
-        (True, np.zeros((2, 11), int), r"shape \(2, 12\).*shape \(2, 11\)"),
-        (True, np.zeros((12,), int), r"Received: positions of shape \(12,\)"),
-        (True, np.zeros((2, 12, 1), int), r"shape \(2, 12\), one for each token\. Rec"),
-        (GRID, np.zeros((2, 12, 2), int), r"or \(2, 12, 3\), coordinates of each"),
-        (GRID, np.zeros((2, 12, 3), bool), "dtype bool"),
-    ],
-)
-def test_wrong_positions_raise(rotary, positions, message):
-    with pytest.raises(ValueError, match=message):
-        made(rotary=rotary)(X, positions=positions)
 
 
 def test_positions_of_another_length_raise_when_a_graph_runs():

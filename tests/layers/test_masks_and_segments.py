@@ -3,15 +3,12 @@
 `test_definitions.py` tests the numbers of each attention, `test_state.py` its states.
 """
 
-import inspect
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer.layers import PerformerAttention, PerformerBlock
-from tests.cases import CASES
+from keras_performer.layers import PerformerAttention
 from tests.contract import relative_error
 from tests.layers.inputs import (
     in_pieces,
@@ -92,45 +89,16 @@ def test_masks_of_unknown_shape_in_a_graph(name):
 def test_a_mask_that_differs_by_query_or_head_raises():
     layer = small_layer()
     # Keras takes the first shape as (T, S), even if T is the batch size
-    for shape in ((2,), (5,), (), (2, 5), (2, 1, 5), (2, 3, 1), (2, 3, 5)):
-        with pytest.raises(ValueError, match="attention_mask") as error:
+    for shape in ((2,), (2, 5), (2, 1, 5), (2, 3, 1)):
+        with pytest.raises(ValueError, match=r"not differ by query.*\(B, 1, 1, S\)"):
             layer(QUERY, KEYS, attention_mask=np.ones((*shape, LENGTH), bool))
-        for words in (str((*shape, LENGTH)), "(B, 1, 1, S)", "causal=True", "key_mask"):
-            assert words in str(error.value)
+    with pytest.raises(ValueError, match="query_mask must have shape"):
+        layer(QUERY, KEYS, query_mask=np.ones((2, LENGTH), bool))
     # Keras takes these as masks of queries
     for shape in ((2, 5, 1), (1, 5, 1), (2, 1, 5, 1)):
         message = r"query_mask \(B, T\) for queries that see no"
         with pytest.raises(ValueError, match=message):
             layer(QUERY, KEYS, attention_mask=np.ones(shape, bool))
-
-
-TAKE_MASKS = {
-    case.layer_class.__name__: case
-    for case in CASES.values()
-    if "attention_mask" in inspect.signature(case.layer_class.call).parameters
-}
-
-
-@pytest.mark.parametrize("name", TAKE_MASKS)
-def test_a_mask_of_rank_two_is_refused_by_every_layer(name):
-    """Keras takes it as `(T, S)`, which goes unnoticed if B = T."""
-    case = TAKE_MASKS[name]
-    layer, inputs = case.make(), case.inputs(batch=5, length=5)
-    with pytest.raises(ValueError, match=r"key_mask \(B, S\).*\(B, 1, S\)"):
-        layer(*inputs, attention_mask=np.ones((5, inputs[-1].shape[1])))
-
-
-def test_a_mask_of_another_shape_raises():
-    layer = small_layer()
-    for shape in ((5, LENGTH), (LENGTH,), (2, LENGTH - 1), (3, LENGTH)):
-        mask = np.ones(shape, bool)
-        for name in ("key_mask", "value_mask"):
-            with pytest.raises(ValueError, match=rf"{name} must have shape \(2, 8\)"):
-                layer(QUERY, KEYS, **{name: mask})
-        with pytest.raises(ValueError, match="attention_mask must"):
-            layer(QUERY, KEYS, attention_mask=mask[..., np.newaxis, :])
-        with pytest.raises(ValueError, match="query_mask"):
-            layer(QUERY, KEYS, query_mask=mask)
 
 
 def test_query_mask_hides_rows_only():
@@ -189,12 +157,7 @@ def attention(**options):
     return PerformerAttention(4, 3, **sizes, **options)
 
 
-def test_a_block_and_a_model_pass_them_on():
-    block = PerformerBlock(attention(causal=True), 16)
-    found = block(PACKED, segment_ids=SEGMENTS)
-    alone = block(PACKED[:1, 6:17])
-    np.testing.assert_allclose(found[:1, 6:17], alone, atol=5e-6)
-
+def test_a_model_passes_them_on():
     model = language_model(9, 20, 2, 2, 8, num_random_features=8, seed=1)
     tokens = np.random.default_rng(3).integers(0, 9, (2, 20))
     whole = model(tokens, segment_ids=SEGMENTS)
@@ -204,15 +167,6 @@ def test_a_block_and_a_model_pass_them_on():
     assert np.abs(again[0, 5] - whole[0, 5]).max() > 1e-3
     pieces, _ = in_pieces(model, tokens, 6, segment_ids=SEGMENTS)
     np.testing.assert_allclose(pieces, whole, atol=2e-5)
-
-
-def test_segments_are_of_one_sequence():
-    for keys, ids, message in (
-        (PACKED[:, :9], SEGMENTS, "self-attention"),
-        (PACKED, SEGMENTS[:, :9], "of shape"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            attention()(PACKED, keys, segment_ids=ids)
 
 
 def test_ids_of_64_bits_and_of_one_row_for_all():

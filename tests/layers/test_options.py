@@ -12,13 +12,12 @@ from keras_performer import (
     PerformerAttention,
     PerformerDecoder,
     PerformerEncoder,
-    PerformerLM,
     approximation_report,
     convert_to_performer,
 )
 from keras_performer.conversion import convert_attention
 from keras_performer.feature_maps import GeneralizedFeatures
-from keras_performer.layers import ExactAttention, LinearTransformerAttention
+from keras_performer.layers import ExactAttention
 from tests.layers.inputs import language_model, normal
 
 NAMES = set(inspect.signature(PerformerAttention).parameters) - {"kwargs"}
@@ -108,23 +107,6 @@ def test_each_option_reaches_the_attention(make):
             assert alone[name] == defaults[name], name
 
 
-@pytest.mark.parametrize("owner", [PerformerLM, PerformerEncoder, PerformerDecoder])
-def test_signatures_show_options_with_their_defaults(owner):
-    shown = inspect.signature(owner).parameters
-    of_model = {"rotary"} if owner is PerformerLM else set()
-    of_causal = {"exact_window": 64, "forget_gate": True}
-    of_causal = of_causal if owner is PerformerLM else {}
-    assert NAMES - DECIDED - of_model <= set(shown)
-    for name, parameter in inspect.signature(PerformerAttention).parameters.items():
-        if name in shown and name not in {"num_heads", "kwargs", "causal"}:
-            default = of_causal.get(name, parameter.default)
-            assert shown[name].default == default, name
-    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8}
-    layer = owner(8, max_length=8, **sizes) if owner is PerformerLM else owner(12, 2)
-    config = layer.get_config()
-    assert set(config) - {"trainable", "dtype", "name"} == set(shown) - {"kwargs"}
-
-
 def test_what_is_called_has_the_signature_of_the_call():
     layer = PerformerEncoder(12, 2)
     assert next(iter(inspect.signature(layer).parameters)) != "num_heads"
@@ -170,16 +152,6 @@ def test_options_are_those_of_an_attention_that_is_given(make):
     assert made.dropout == 0.3
     kept = PerformerAttention(2, 4, causal=make is in_model, dropout=0.1)
     assert make(dropout=0.3, attention=kept).dropout == 0.1
-
-
-def test_layers_with_other_attention_are_saved():
-    attention = LinearTransformerAttention(2, 4, name="mine")
-    inputs = [keras.Input(X.shape[1:]), keras.Input(ENCODED.shape[1:])]
-    model = keras.Model(inputs, PerformerDecoder(12, 2, attention=attention)(*inputs))
-    model.save("model.keras")
-    loaded = keras.saving.load_model("model.keras")
-    np.testing.assert_array_equal(loaded([X, ENCODED]), model([X, ENCODED]))
-    assert loaded.layers[-1].get_config() == model.layers[-1].get_config()
 
 
 def test_exact_attention_has_options_of_its_own():

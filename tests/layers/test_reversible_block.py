@@ -122,21 +122,3 @@ def test_what_is_kept_does_not_grow_with_the_depth():
         kept.append([size for size in sizes if size >= 2 * 150])
     # the streams at both ends, and their sums; no heads, hidden vectors or blocks
     assert kept[0] == kept[1] == [2 * 150 * 8] * 4
-
-
-def test_blocks_share_no_layer():
-    with pytest.raises(ValueError, match=r"rather than \[layer\] \* 2"):
-        ReversibleBlock([ExactAttention(2, 4)] * 2, 16)
-
-
-def test_inputs_of_another_width_raise():
-    block = ReversibleBlock(ExactAttention(2, 4), 16)
-    block(normal((2, 5, 8)))
-    with pytest.raises(ValueError, match=r"have value 8.*shape \(2, 5, 12\)"):
-        block(normal((2, 5, 12)))
-
-
-def test_a_layer_that_adds_a_loss_raises():
-    attention = ExactAttention(2, 4, activity_regularizer="l2")
-    with pytest.raises(ValueError, match="In a ReversibleBlock, a call can neither"):
-        ReversibleBlock(attention, 16)(normal((2, 5, 8)))

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_performer import layers
 from tests.cases import CASES
 from tests.contract import relative_error
-from tests.layers.inputs import in_pieces, language_model, normal, small_layer
+from tests.layers.inputs import in_pieces, normal, small_layer
 from tests.layers.twins import randomize
 
 LENGTH = 11
@@ -71,7 +71,7 @@ def test_a_layer_that_is_not_built_has_the_first_state(options):
     layer = layers.PerformerAttention(
         4, 3, causal=True, num_key_value_heads=2, **options
     )
-    before = layer.get_initial_state(2)
+    before = layer.initial_state(2)  # the earlier name of `get_initial_state`
     assert not layer.built
     x = normal((2, LENGTH, 7))
     after = layer(x, state=before, return_state=True)
@@ -149,14 +149,3 @@ def test_a_bidirectional_layer_has_a_state_in_causal_calls_only():
     assert shapes[0] == shapes[1]
     output, scores, _ = causal(x, return_attention_scores=True, return_state=True)
     assert (output.shape, scores.shape) == ((1, 3, 7), (1, 3, 3, 3))
-
-
-def test_the_earlier_name_of_the_first_state():
-    layers = (
-        small_layer(causal=True),
-        language_model(11, 9, 1, 2, 8, num_random_features=4),
-    )
-    for layer in layers:
-        states = layer.initial_state(2), layer.get_initial_state(2)
-        for one, other in zip(*map(tf.nest.flatten, states), strict=True):
-            np.testing.assert_array_equal(one, other)

@@ -1,4 +1,4 @@
-"""Encoder and decoder: formulas with exact weights, states, errors."""
+"""Encoder and decoder: the order of their parts, states, errors."""
 
 import keras
 import numpy as np
@@ -7,16 +7,12 @@ import tensorflow as tf
 
 from keras_performer import PerformerAttention, PerformerDecoder, PerformerEncoder
 from tests.layers.inputs import in_pieces, normal
-from tests.layers.twins import normalized, written
-from tests.layers.zoo_twins import attended
 
 LENGTH, DIM = 7, 6
 X = normal((2, LENGTH, DIM))
 MASK = np.arange(LENGTH) < [[7], [4]]
 ENCODED = normal((2, 5, 4), seed=1)
 ENCODED_MASK = np.arange(5) < [[3], [5]]
-EARLIER = np.tri(LENGTH, dtype=bool)[np.newaxis]
-EXACT = dict(attention="exact")
 
 
 def made(kind, *shapes, **options):
@@ -38,98 +34,82 @@ def decoder(*shapes, **options):
     return made(PerformerDecoder, X.shape, *shapes, **options)
 
 
-# -- With exact weights, against formulas in NumPy and float64.
-
-
-def attend(layer, query, value, visible):
-    """Computes exact attention with the dense weights of a layer."""
-    names = ("query", "key", "value", "attention_output")
-    names = [f"{name}/{part}" for name in names for part in ("kernel", "bias")]
-    weights = dict(zip(names, layer.get_weights()))
-    _, values = attended(weights, query, visible[:, np.newaxis], value=value)
-    return written(weights, values)
+# -- Their parts, in order.
 
 
 def add(layer, norm, x, part):
     """Adds the output of a part of a layer to tokens x, and normalizes."""
     if layer.normalize_first:
-        return x + part(normalized(x, norm))
-    return normalized(x + part(x), norm)
+        return x + part(norm(x))
+    return norm(x + part(x))
 
 
-def expected_of(layer, visible, encoded_visible=None):
-    """Computes the output of an encoder or decoder for X and, if visible, ENCODED."""
+def expected_of(layer, own, cross=None):
+    """Computes the output for X and, with `cross`, for ENCODED.
 
-    def to_itself(x):
-        return attend(getattr(layer, own), x, x, visible)
-
-    def to_encoder(x):
-        encoded = ENCODED.astype("float64")
-        return attend(layer.cross_attention, x, encoded, encoded_visible)
-
-    def feed_forward(x):
-        hidden = x @ layer.expand.kernel.numpy() + layer.expand.bias.numpy()
-        hidden = np.maximum(hidden, 0)
-        return hidden @ layer.contract.kernel.numpy() + layer.contract.bias.numpy()
-
-    own = "attention" if isinstance(layer, PerformerEncoder) else "self_attention"
-    x = add(layer, getattr(layer, f"{own}_norm"), X.astype("float64"), to_itself)
-    if encoded_visible is not None:
-        x = add(layer, layer.cross_attention_norm, x, to_encoder)
-    return add(layer, layer.feedforward_norm, x, feed_forward)
+    Args:
+        layer: `PerformerEncoder` or `PerformerDecoder`.
+        own: dict, arguments of the call of self-attention.
+        cross: dict, arguments of the call of cross-attention.
+    """
+    name = "attention" if isinstance(layer, PerformerEncoder) else "self_attention"
+    attention, norm = getattr(layer, name), getattr(layer, f"{name}_norm")
+    x = add(layer, norm, X, lambda x: attention(x, **own))
+    if cross is not None:
+        attention, norm = layer.cross_attention, layer.cross_attention_norm
+        x = add(layer, norm, x, lambda x: attention(x, ENCODED, **cross))
+    return add(layer, layer.feedforward_norm, x, lambda x: feed_forward(layer, x))
 
 
-@pytest.mark.parametrize(
-    "normalize_first, exact", [(False, EXACT), (True, dict(exact_window=LENGTH))]
-)
-def test_an_encoder_is_that_of_a_transformer(normalize_first, exact):
-    layer = encoder(normalize_first=normalize_first, layer_norm_epsilon=0.1, **exact)
-    everything = np.ones((2, LENGTH, LENGTH), bool)
-    for visible, calls in (
-        (everything, [{}]),
-        # also compares padding, which sees other tokens and is not visible
-        (
-            everything & MASK[:, None],
-            [
-                dict(padding_mask=MASK),
-                dict(padding_mask=MASK.astype("int32")),
-                dict(attention_mask=MASK[:, np.newaxis]),
-                dict(padding_mask=MASK, attention_mask=MASK[:, np.newaxis]),
-            ],
-        ),
+def feed_forward(layer, x):
+    hidden = x @ layer.expand.kernel + layer.expand.bias
+    return layer.contract(tf.maximum(hidden, 0))
+
+
+def assert_close(output, expected):
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("normalize_first", [False, True])
+def test_an_encoder_is_that_of_a_transformer(normalize_first):
+    layer = encoder(normalize_first=normalize_first, layer_norm_epsilon=0.1)
+    assert layer.attention_norm.epsilon == layer.feedforward_norm.epsilon == 0.1
+    assert_close(layer(X), expected_of(layer, {}))
+    # padding sees other tokens and is not visible
+    expected = expected_of(layer, dict(key_mask=MASK))
+    for call in (
+        dict(padding_mask=MASK),
+        dict(padding_mask=MASK.astype("int32")),
+        dict(attention_mask=MASK[:, np.newaxis]),
+        dict(padding_mask=MASK, attention_mask=MASK[:, np.newaxis]),
     ):
-        expected = expected_of(layer, visible)
-        for call in calls:
-            np.testing.assert_allclose(layer(X, **call), expected, rtol=1e-4, atol=1e-5)
+        assert_close(layer(X, **call), expected)
 
 
 @pytest.mark.parametrize("normalize_first, causal", [(False, True), (True, False)])
 def test_a_decoder_is_that_of_a_transformer(normalize_first, causal):
-    layer = decoder(normalize_first=normalize_first, **EXACT)
-    visible = EARLIER if causal else np.ones_like(EARLIER)
-    hidden = visible & MASK[:, np.newaxis]
-    for seen, call in (
-        (visible, {}),
-        (hidden, dict(decoder_padding_mask=MASK)),
-        (hidden, dict(decoder_attention_mask=MASK[:, np.newaxis])),
+    layer = decoder(normalize_first=normalize_first)
+    own = dict(use_causal_mask=causal)
+    assert_close(layer(X, use_causal_mask=causal), expected_of(layer, own))
+    expected = expected_of(layer, dict(key_mask=MASK, **own))
+    for call in (
+        dict(decoder_padding_mask=MASK),
+        dict(decoder_attention_mask=MASK[:, np.newaxis]),
     ):
-        expected = expected_of(layer, seen)
-        output = layer(X, use_causal_mask=causal, **call)
-        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+        assert_close(layer(X, use_causal_mask=causal, **call), expected)
 
 
 @pytest.mark.parametrize("normalize_first", [False, True])
 def test_a_decoder_sees_the_sequence_of_an_encoder(normalize_first):
-    layer = decoder(ENCODED.shape, normalize_first=normalize_first, **EXACT)
-    visible = ENCODED_MASK[:, np.newaxis]
-    for seen, call in (
-        (np.ones((2, 1, 5), bool), {}),
-        (visible, dict(encoder_padding_mask=ENCODED_MASK)),
-        (visible, dict(encoder_attention_mask=visible)),
+    layer = decoder(ENCODED.shape, normalize_first=normalize_first)
+    own = dict(use_causal_mask=True)
+    assert_close(layer(X, ENCODED), expected_of(layer, own, {}))
+    expected = expected_of(layer, own, dict(key_mask=ENCODED_MASK))
+    for call in (
+        dict(encoder_padding_mask=ENCODED_MASK),
+        dict(encoder_attention_mask=ENCODED_MASK[:, np.newaxis]),
     ):
-        expected = expected_of(layer, EARLIER, seen)
-        output = layer(X, ENCODED, **call)
-        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+        assert_close(layer(X, ENCODED, **call), expected)
 
 
 # -- Encoders.
@@ -169,17 +149,6 @@ def test_dropout_falls_in_training():
     for training in (False, True):
         one, other = (layer(X, training=training) for _ in range(2))
         assert np.array_equal(one, other) != training
-
-
-@pytest.mark.parametrize("kind", [PerformerEncoder, PerformerDecoder])
-def test_the_default_number_of_features_goes_with_every_map(kind):
-    layer = made(kind, X.shape, feature_map="taylor")
-    attention = getattr(layer, "attention", None) or layer.self_attention
-    assert attention.projection_matrix is None
-    assert layer.get_config()["num_random_features"] is None
-    old = kind.from_config({**kind(11, 2).get_config(), "num_random_features": 256})
-    old.build(X.shape)
-    assert old.get_config()["num_random_features"] == 256
 
 
 def test_a_layer_leaves_the_count_of_names_as_it_is():
@@ -223,29 +192,3 @@ def test_only_the_self_attention_has_a_window_and_rotary_positions():
         assert getattr(own, name) == value
     assert (cross.exact_window, cross.rotary, cross.qk_norm) == (None, None, True)
     assert cross.initial_log_gain == 0.0 and own.seed != cross.seed
-
-
-# -- Errors.
-
-
-def test_what_encoders_and_decoders_cannot_do_raises():
-    alone, both = decoder(), decoder(ENCODED.shape)
-    state = both.get_initial_state(2, ENCODED)
-    own = alone.self_attention.get_initial_state(2)
-    missing = "needs one in each call without a state"
-    for message, call in (
-        ("built without encoder_sequence", lambda: alone(X, ENCODED)),
-        (missing, lambda: both(X)),
-        (missing, lambda: both.get_initial_state(2)),
-        ("leave encoder_sequence out", lambda: both(X, ENCODED, state=state)),
-        (
-            "must be built before it has a state",
-            lambda: made(PerformerDecoder).get_initial_state(2),
-        ),
-        ('with the entries "self_attention", from', lambda: alone(X, state=own)),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
-    for name in ("decoder_attention_mask", "encoder_attention_mask"):
-        with pytest.raises(ValueError, match="attention_mask must not differ by query"):
-            both(X, ENCODED, **{name: np.ones((2, LENGTH, LENGTH))})

@@ -40,13 +40,6 @@ def written(weights, attended):
     return made + weights.get("attention_output/bias", 0)
 
 
-def normalized(x, norm):
-    """Applies the layer `norm`, a `LayerNormalization`."""
-    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-    scaled = (x - mean) / np.sqrt(variance + norm.epsilon)
-    return scaled * norm.gamma.numpy() + norm.beta.numpy()
-
-
 def softmax(logits, seen=True):
     """Computes softmax over visible entries of the last axis; 0 if none is visible."""
     seen = np.broadcast_to(seen, logits.shape)

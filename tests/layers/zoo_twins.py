@@ -14,7 +14,7 @@ def everything(x):
     return np.ones(x.shape[:2], bool)
 
 
-def attended(weights, x, sees, suffix="", value=None):
+def attended(weights, x, sees, suffix=""):
     """Returns the matrix `(B, N, T, S)` of exact attention, and attended values.
 
     Args:
@@ -22,11 +22,9 @@ def attended(weights, x, sees, suffix="", value=None):
         x: array `(B, T, dim)`.
         sees: bool array that broadcasts to the matrix.
         suffix: str, the end of the names of the dense layers.
-        value: array `(B, S, dim)` for cross-attention. Defaults to x.
     """
-    value = x if value is None else value
-    q = heads(weights, f"query{suffix}", x)
-    k, v = (heads(weights, name + suffix, value) for name in ("key", "value"))
+    names = ("query", "key", "value")
+    q, k, v = (heads(weights, name + suffix, x) for name in names)
     k, v = (np.repeat(x, q.shape[2] // x.shape[2], 2) for x in (k, v))
     logits = np.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(q.shape[3])
     matrix = softmax(logits, sees)
@@ -53,58 +51,24 @@ def longformer(layer):
     return twin
 
 
-MASK = 2**32 - 1
-
-
-def scattered(x):
-    """Computes the hash function "lowbias32" of an int."""
-    x ^= x >> 16
-    x = x * 0x7FEB352D & MASK
-    x ^= x >> 15
-    x = x * 0x846CA68B & MASK
-    return x ^ x >> 16
-
-
-def number(seed, *indices):
-    for index in indices:
-        seed = scattered((seed + (index + 1) * 0x9E3779B9) & MASK)
-    return (seed >> 8) / 2**24
-
-
-def seen_by_hand(count, num_heads, num_global, num_random, seed, causal):
-    """Returns the fixed and random blocks that a block sees, by head and block."""
-    in_turn = [i // 2 if i % 2 == 0 else count - 1 - i // 2 for i in range(num_global)]
-    always = set(range(num_global)) if causal else set(in_turn)
-    rows = []
-    for head in range(num_heads):
-        rows.append([])
-        for i in range(count):
-            end = i + 1 if causal else count
-            seen = {i - 1, i, *(always if causal else always | {i + 1})}
-            seen &= set(range(end))
-            drawn = []
-            for k in range(num_random):
-                others = sorted(set(range(end)) - seen - set(drawn))
-                if others:
-                    drawn.append(others[int(number(seed, head, i, k) * len(others))])
-            rows[-1].append((seen, drawn))
-    return rows
-
-
 def big_bird(layer):
+    """Returns the twin, which takes the random blocks from the layer."""
+
     def twin(weights, x, key_mask=None, scores=False):
         seen = everything(x) if key_mask is None else key_mask
         length, size, causal = x.shape[1], layer.block_size, layer.causal
         count, num_global = -(-length // size), layer.num_global_blocks
-        given = num_global, layer.num_random_blocks, layer.seed, causal
-        blocks = seen_by_hand(count, layer.num_key_value_heads, *given)
-        in_turn = [0, count - 1, 1, count - 2][:num_global]
+        some = [0, count - 1, 1, count - 2][:num_global]
+        some = range(num_global) if causal else some
+        table = layer.seen_blocks(length, causal).table.numpy()
+        drawn = table[..., table.shape[-1] - layer.num_random_blocks :]
         sees = np.zeros((layer.num_key_value_heads, length, length), bool)
         for head, i, j in np.ndindex(sees.shape):
-            always, drawn = blocks[head][i // size]
-            to_all = i // size in in_turn and not causal
-            near = j // size in always or j // size in drawn
-            sees[head, i, j] = (near or to_all) and (j <= i or not causal)
+            row, column = i // size, j // size
+            fixed = abs(row - column) < 2 or column in some
+            to_all = row in some and not causal
+            near = fixed or to_all or column in drawn[head, row]
+            sees[head, i, j] = near and (j <= i or not causal)
         sees = np.repeat(sees, layer.num_heads // len(sees), 0)
         matrix, values = attended(weights, x, sees & seen[:, None, None])
         return matrix if scores else written(weights, values)

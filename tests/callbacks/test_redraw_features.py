@@ -162,11 +162,12 @@ def test_a_layer_inside_other_layers_or_built_late_is_found(make):
 def test_a_loop_that_only_tells_of_the_end_of_batches():
     model, callback, counts = build_model(), RedrawFeatures(2), []
     callback.set_model(model)
+    attention_of(model).redraw_features(3)
     for batch in range(5):
         model.optimizer.iterations.assign_add(1)
         callback.on_train_batch_end(batch)
         counts.append(redraws(model))
-    assert counts == [0, 1, 1, 2, 2]
+    assert counts == [3, 4, 4, 5, 5]
 
 
 def test_every_layer_is_redrawn_with_a_sequence_of_its_own_and_told_of(capsys):

@@ -47,6 +47,12 @@ def test_name_object_and_config_are_the_same(name):
     assert configs[0] == configs[1] == configs[2]
 
 
+def test_the_kernel_knows_if_features_are_hyperbolic():
+    for name, is_hyperbolic in (("softmax", True), ("favor+", False)):
+        feature_map = feature_maps.get(name)
+        assert feature_map.kernel(tf.ones((4, 3))).hyperbolic == is_hyperbolic
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_generalized_features_are_the_activation_plus_epsilon(name):
     """The sums of a state with one feature and one key are the feature."""

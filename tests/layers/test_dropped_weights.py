@@ -37,11 +37,13 @@ def showing_weights(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_are_dropped_and_the_others_scaled(kind):
+@pytest.mark.parametrize("masked", [False, True])
+def test_weights_are_dropped_and_the_others_scaled(kind, masked):
     mask = np.arange(LENGTH) % 5 != np.arange(6)[:, np.newaxis] % 4
     values = np.tile(np.eye(LENGTH, dtype="float32"), (6, 1, 1))
     inputs = normal((6, LENGTH, 6)), values, normal((6, LENGTH, 6), 1)
-    call = dict(training=True, return_attention_scores=True, key_mask=mask)
+    call = dict(training=True, return_attention_scores=True)
+    call |= dict(key_mask=mask) if masked else {}
     output, weights = showing_weights(kind)(*inputs, **call)
     first, second = np.split(np.moveaxis(output, 2, 1), 2, -1)
     np.testing.assert_array_equal(first, second)

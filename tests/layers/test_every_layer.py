@@ -150,10 +150,10 @@ def test_unknown_shapes_and_xla(name):
     assert relative_error(unknown(*one), masked(*one)) < 1e-5
 
 
-def two_layers(make, **options):
+def two_layers(make, names=("first", "second"), **options):
     """Returns a model of two layers of attention."""
     x = start = keras.Input((None, 8))
-    for name in ("first", "second"):
+    for name in names:
         layer = make(**options, dropout=0.5, name=name)
         x = layer(x, x)
     return keras.Model(start, x)
@@ -177,6 +177,9 @@ def test_files_of_keras_attention_are_loaded(name):
         expected = given.get(global_twin, drawn[weight.path])
         np.testing.assert_array_equal(weight, expected, weight.path)
     assert {"first/value/kernel", "second/attention_output/bias"} <= set(drawn)
+    other = two_layers(CASES[name].make, ("first", "third"), **sizes, **ours)
+    with pytest.raises(ValueError, match="give the attention layers of both models"):
+        other.load_weights("keras.weights.h5")
 
 
 @pytest.mark.parametrize("name", ATTENTION)

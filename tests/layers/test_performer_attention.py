@@ -89,15 +89,6 @@ def test_two_redraws_in_a_graph_equal_a_redraw_by_two(seed):
     np.testing.assert_array_equal(one.projection_matrix, other.projection_matrix)
 
 
-def test_unseeded_layers_differ_unless_keras_is_seeded():
-    one, other = sequence(layer(None), 1), sequence(layer(None), 1)
-    assert np.abs(one - other).max(axis=(1, 2)).min() > 0.1
-    keras.utils.set_random_seed(3)
-    one = sequence(layer(None), 1)
-    keras.utils.set_random_seed(3)
-    np.testing.assert_array_equal(sequence(layer(None), 1), one)
-
-
 def test_a_layer_like_another_goes_on_in_its_sequence():
     one = layer(None)
     one.redraw_features(2)

@@ -29,7 +29,7 @@ ROWS = (
         f"{PERFORMER}, {number}{models.FEATURES}, {models.LEARNED}"
         for number in (32, 64)
     ),
-    IN_TURN,
+    *(IN_TURN, f"window + softmax, 128{models.FEATURES}"),
 )
 # Two cores have no time for exact attention to more tokens.
 EXACT_UP_TO = 4096

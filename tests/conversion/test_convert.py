@@ -168,6 +168,9 @@ MODELS = {
 }
 
 
+LOST_BY_KERAS_3_10 = "nested", "subclass", "subclass of a graph"
+
+
 def says_the_same(model, *inputs, convert=convert_to_performer, **options):
     """Converts with a window over all keys, compares outputs, returns the result."""
     if convert is convert_to_performer:
@@ -178,8 +181,11 @@ def says_the_same(model, *inputs, convert=convert_to_performer, **options):
     return new, report
 
 
-@pytest.mark.parametrize("make, number", MODELS.values(), ids=MODELS)
-def test_it_is_saved_and_comes_back(make, number):
+@pytest.mark.parametrize("name", MODELS)
+def test_it_is_saved_and_comes_back(name):
+    if keras.version().startswith("3.10.") and name in LOST_BY_KERAS_3_10:
+        pytest.skip("Keras 3.10 does not restore the model before its conversion")
+    make, number = MODELS[name]
     model = make()
     expected, weights = model(X).numpy(), [w.copy() for w in model.get_weights()]
     performer, report = convert_to_performer(

@@ -127,7 +127,7 @@ def test_keys_that_dwarf_others_take_the_same_form(std):
     inputs = dict(query=query, key=std * key, value=value)
     for (run,) in runners("exported", "attend"):
         (outputs,) = run(**inputs).values()
-        np.testing.assert_allclose(outputs, attend(**inputs), atol=1e-5)
+        np.testing.assert_allclose(outputs, attend(**inputs), atol=3e-5)
 
 
 def test_the_smallest_program_is_right_without_xnnpack():

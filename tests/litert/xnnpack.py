@@ -56,7 +56,12 @@ def step(query, new_key, new_value, **state):
         key_mask=ops.Visibility(causal=True),
         state=ops.WindowedState(**state),
     )
-    return {"output": output, **state._asdict()}
+    return {"output": output, **_arrays(state)}
+
+
+def _arrays(state):
+    """Returns the entries of a state without a decay."""
+    return {name: x for name, x in state._asdict().items() if x is not None}
 
 
 def some_inputs(batch, seed):
@@ -67,7 +72,7 @@ def some_inputs(batch, seed):
     names = "query", "new_key", "new_value"
     inputs = {name: rng.normal(size=(batch, 1, NUM_HEADS, KEY_DIM)) for name in names}
     # sums of positive features are positive
-    inputs |= {name: rng.uniform(1, 2, x.shape) for name, x in state._asdict().items()}
+    inputs |= {name: rng.uniform(1, 2, x.shape) for name, x in _arrays(state).items()}
     inputs = {name: x.astype("float32") for name, x in inputs.items()}
     return {**inputs, "seen": np.ones((batch, WINDOW), bool)}
 

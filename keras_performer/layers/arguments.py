@@ -14,8 +14,10 @@ from keras_performer.ops.tensors import TensorLike
 
 
 def among(value, choices):
-    """Returns True if `value` is one of `choices`; an array never is."""
-    return not getattr(value, "ndim", 0) and value in choices
+    """Returns True if `value` is one of `choices`; an array or tensor never is."""
+    if tf.is_tensor(value) or getattr(value, "ndim", 0):
+        return False
+    return value in choices
 
 
 def without_array(value):

@@ -211,6 +211,10 @@ class AttentionChoice:
         attention = configs if self._is_list else configs[0]
         return copy.deepcopy({"attention": attention, **options})
 
+    def keep_number_of_features(self):
+        """Replaces "auto" in options of a file: its layer was built by older code."""
+        self._given = with_number_of_features(self._given)
+
     def _named(self, kind, common):
         given = {x: self._given[x] for x in options_of(kind) if x in self._given}
         layer = kind(**common, **given)

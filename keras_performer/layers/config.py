@@ -112,7 +112,8 @@ def serialized(value):
         return value.tolist()
     if isinstance(value, keras.layers.Layer):
         return config_of(value)
-    if hasattr(value, "get_config") or callable(value):
+    is_object = hasattr(value, "get_config") or callable(value)
+    if is_object and not isinstance(value, type):
         return keras.saving.serialize_keras_object(value)
     return value
 

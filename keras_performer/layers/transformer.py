@@ -57,6 +57,10 @@ class TransformerLayer(
             type(self), attention, options, self.num_heads, causal=False
         )
 
+    def build_from_config(self, config):
+        self._attentions.keep_number_of_features()
+        super().build_from_config(config)
+
     def build_feed_forward(self, shape):
         """Builds the layers after the attention, for tokens `(B, T, hidden_dim)`."""
         self.feedforward_norm = self.made_norm(shape)

@@ -96,6 +96,13 @@ def test_automatic_features_in_a_config_are_older_than_fewer_features():
         assert config["num_random_features"] == 128
         older = type(made).from_config({**config, "num_random_features": "auto"})
         assert older.get_config()["num_random_features"] == 256
+    encoder = PerformerEncoder(16, 2, **small)
+    encoder.build((1, 9, 8))
+    file = keras.saving.serialize_keras_object(encoder)
+    assert file["config"]["num_random_features"] == 128
+    file["config"]["num_random_features"] = "auto"
+    older = keras.saving.deserialize_keras_object(file)
+    assert older.attention.num_random_features == 256
     # an encoder knows its heads only when it is built
     encoder = PerformerEncoder.from_config(
         PerformerEncoder(16, 2, **small).get_config()

@@ -38,6 +38,13 @@ def test_features_of_another_number_do_not_load(number, message):
         small(feature_map="relu").load_weights("m.weights.h5")
 
 
+def test_a_model_says_that_features_of_another_number_do_not_load():
+    """Keras comes to inner layers of a `PerformerLM` by two paths."""
+    language_model(num_random_features=32).save_weights("m.weights.h5")
+    with pytest.raises(ValueError, match="RandomProjection"):
+        language_model(num_random_features=16).load_weights("m.weights.h5")
+
+
 def made_again(model, way):
     if way == "clone":
         return keras.models.clone_model(model)

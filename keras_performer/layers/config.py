@@ -34,9 +34,19 @@ class KeepsWithoutEntry:
     Thus attention loads the weights of `keras.layers.MultiHeadAttention`.
     """
 
+    _load_error = None, ""
+
     def load_own_variables(self, store):
+        file = id(getattr(store, "h5_file", None))
         if store.keys():
-            super().load_own_variables(store)
+            try:
+                super().load_own_variables(store)
+            except Exception as error:
+                self._load_error = file, str(error)
+                raise
+        elif self._load_error[0] == file:
+            # Keras comes again by a second path, where the file has no entry
+            raise ValueError(self._load_error[1])
 
 
 # -- LoRA, quantization and freezing of layers inside others, kept by their configs.

@@ -590,7 +590,7 @@ class LinearTransformerAttention(LinearAttention):
         return ops.EluKernel()
 
 
-class RandomProjection(keras.layers.Layer):
+class RandomProjection(KeepsWithoutEntry, keras.layers.Layer):
     """Holds the parameters of random features and samples new ones."""
 
     def __init__(self, feature_map, num_features, num_heads, head_dim, seed=None):
@@ -633,8 +633,10 @@ class RandomProjection(keras.layers.Layer):
     def load_own_variables(self, store):
         # Layers that estimate softmax always save features. A file without features
         # is from exact attention, such as `MultiHeadAttention`: keep the sampled ones.
-        if store.keys() or not self.feature_map.estimates_softmax:
+        if self.feature_map.estimates_softmax:
             super().load_own_variables(store)
+        else:
+            keras.layers.Layer.load_own_variables(self, store)
 
     def _nest(self):
         # tf.nest does not treat Keras' tracked dict as a dict.

@@ -41,8 +41,14 @@ def test_features_of_another_number_do_not_load(number, message):
 def test_a_model_says_that_features_of_another_number_do_not_load():
     """Keras comes to inner layers of a `PerformerLM` by two paths."""
     language_model(num_random_features=32).save_weights("m.weights.h5")
+    model = language_model(num_random_features=16)
     with pytest.raises(ValueError, match="RandomProjection"):
-        language_model(num_random_features=16).load_weights("m.weights.h5")
+        model.load_weights("m.weights.h5")
+    other = language_model(attention="exact", forget_gate=True)
+    other.save_weights("exact.weights.h5")  # without features
+    model.load_weights("exact.weights.h5")
+    kernels = [x.blocks[0].attention.query_dense.kernel for x in (model, other)]
+    assert relative_error(*kernels) == 0
 
 
 def made_again(model, way):

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import weakref
 
 import keras
 import numpy as np
@@ -34,17 +35,19 @@ class KeepsWithoutEntry:
     Thus attention loads the weights of `keras.layers.MultiHeadAttention`.
     """
 
-    _load_error = None, ""
+    # The file that did not fit, a weak reference, and the message.
+    _load_error = None
 
     def load_own_variables(self, store):
-        file = id(getattr(store, "h5_file", None))
+        file = getattr(store, "h5_file", None)
         if store.keys():
             try:
                 super().load_own_variables(store)
             except Exception as error:
-                self._load_error = file, str(error)
+                if file is not None:
+                    self._load_error = weakref.ref(file), str(error)
                 raise
-        elif self._load_error[0] == file:
+        elif file and self._load_error and self._load_error[0]() is file:
             # Keras comes again by a second path, where the file has no entry
             raise ValueError(self._load_error[1])
 

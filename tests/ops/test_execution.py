@@ -28,7 +28,7 @@ FIRSTS = (0, 1, 2, 9, 10, 11, 16, 32, 33), (0, 7, 8), (0, 36)  # of segments
 
 
 def packed(query, key, value, kernel, mask):
-    """Attends in both directions, in chunks of 4."""
+    """Computes bidirectional attention in chunks of 4."""
     visible = ops.Visibility(mask, starts=segment_starts(FIRSTS, query.shape[1]))
     return linear_attention(query, key, value, kernel, visible, chunk_size=4)[0]
 

@@ -31,6 +31,15 @@ def test_a_saved_model_of_tensorflow_computes_the_same():
         assert relative_error(found, model(given)) < 1e-6
 
 
+def test_a_checkpoint_of_tensorflow_holds_the_blocks_of_a_language_model():
+    """Keras itself leaves lists of layers out of a `tf.train.Checkpoint`."""
+    model, other = language_model(), language_model(seed=7)
+    path = tf.train.Checkpoint(model=model).save("checkpoint")
+    tf.train.Checkpoint(model=other).restore(path).assert_consumed()
+    tokens = tf.constant([[3, 1, 4]])
+    assert relative_error(other(tokens), model(tokens)) == 0
+
+
 @pytest.mark.parametrize("number, message", [(10, "shape"), (None, "loaded|expected")])
 def test_features_of_another_number_do_not_load(number, message):
     small(feature_map="relu", num_random_features=number).save_weights("m.weights.h5")

@@ -370,8 +370,8 @@ def checked_rotary(layer, value):
     divisor = 2 * (1 if value is True else len(value))
     if layer.key_dim % divisor:
         raise ValueError(
-            "rotary needs a key_dim divisible by 2 for each axis of positions, here by "
-            f"{divisor}: each axis rotates its own pairs of numbers. Received: "
+            f"key_dim must be divisible by {divisor} with this rotary, because each "
+            "axis of positions rotates its own pairs of numbers. Received: "
             f"key_dim={layer.key_dim}, rotary={value!r}"
         )
     return value

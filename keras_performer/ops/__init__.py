@@ -11,7 +11,6 @@ from keras_performer.ops.kernels import (
 )
 from keras_performer.ops.linear import bidirectional_attention, causal_attention
 from keras_performer.ops.local import Recent, local_attention
-from keras_performer.ops.merge import merge_states
 from keras_performer.ops.projections import gaussian_matrix, orthogonal_gaussian_matrix
 from keras_performer.ops.rotary import rotary_embedding
 from keras_performer.ops.segments import segment_starts
@@ -47,7 +46,6 @@ __all__ = [
     "initial_state",
     "join_parts",
     "local_attention",
-    "merge_states",
     "orthogonal_gaussian_matrix",
     "rotary_embedding",
     "segment_starts",

@@ -48,9 +48,7 @@ def right(x: tf.Tensor, mask: np.ndarray) -> None:
     kernel = ops.ExponentialKernel(ops.gaussian_matrix(8, 2, (0, 1)), trainable=True)
     ops.bidirectional_attention(x, x, x, kernel, mask, jit_compile=True)
     output, state = ops.causal_attention(x, x, x, kernel, ops.Visibility(mask))
-    assert_type(ops.merge_states(kernel, state, state), ops.State)
-    recent = ops.Recent(x, x, mask)
-    assert_type(ops.merge_states(None, recent, recent, 3), ops.Recent)
+    assert_type(state, ops.State)
     ops.causal_attention(x, x, x, kernel, state=state, chunk_size=32)
     assert_type(feature_maps.get("relu"), feature_maps.FeatureMap)
 
@@ -76,7 +74,6 @@ def wrong(x: tf.Tensor) -> None:
     kernel = ops.ActivationKernel(x, "relu")  # type: ignore[arg-type]
     ops.causal_attention(x, x, x, kernel, None, None, 1.5)  # type: ignore[arg-type]
     ops.bidirectional_attention(x, x, x, kernel, call=print)  # type: ignore[call-arg]
-    ops.merge_states(kernel, x)  # type: ignore[call-arg]
     ops.chunk_scan(print, "2", x, x, x, None)  # type: ignore[arg-type]
     feature_maps.SoftmaxFeatures(hyperbolic="no")  # type: ignore[arg-type]
     feature_maps.GeneralizedFeatures(3)  # type: ignore[arg-type]

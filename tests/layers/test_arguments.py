@@ -79,7 +79,7 @@ WRONG = [
     ),
     ("give forget_gate=True as well", [(1.0, 9.0)], "exact forget_gate_bias"),
     (
-        "divisible by 2 for each axis.*by 8",
+        "key_dim must be divisible by 8",
         [(2, 2, 2, 2)],
         "attention rotary; exact rotary",
     ),

@@ -32,9 +32,9 @@ MIXER = dict(attention=TokenMixing(16, 6), causal=False)
         ("have the same num_heads as", dict(attention=LAYER, num_heads=4)),
         ("have the same num_heads as", dict(attention=["exact", ExactAttention(4, 2)])),
         # positions
-        ("rotary needs a key_dim", dict(hidden_dim=6, position_embedding="rotary")),
+        ("key_dim must be", dict(hidden_dim=6, position_embedding="rotary")),
         (
-            "rotary needs a key_dim divisible by 2",
+            "key_dim must be divisible by 2",
             dict(
                 attention=["exact", ExactAttention(2, 3, causal=True)],
                 position_embedding="rotary",

@@ -133,9 +133,6 @@ def test_errors_say_what_is_wanted():
             call(call(), decay=decay)
         with pytest.raises(ValueError, match="in none.*none in the call"):
             call(call(decay=decay))
-        state = call(decay=decay)
-        with pytest.raises(ValueError, match=f"{type(state).__name__} with decay"):
-            ops.merge_states(softmax_kernel(), state, state, right_length=6)
 
 
 @pytest.mark.parametrize("tokens, after", [(9, None), (4, None), (4, 3), (9, 0)])

@@ -61,28 +61,6 @@ class Recent(typing.NamedTuple):
 
         return Recent(*map(joined, self, later))
 
-    def joined(self, later, count):
-        """Returns the last keys of two joined pieces, from the last keys of each.
-
-        Args:
-            later: `Recent` of the later piece, of the same window.
-            count: int32 tensor `()` or `(B,)`, number of tokens of that piece.
-
-        Returns:
-            `(recent, left_out)`, both `Recent`: the last W keys of the joined piece;
-            and these keys, with the keys in `recent` hidden.
-        """
-        shape = size(self.seen, 0), size(self.seen, 1)
-        window = shape[1]
-        slots = tf.broadcast_to(tf.range(window), shape)
-        count = tf.minimum(tf.reshape(count, (-1, 1)), window)
-        taken = slots + tf.where(slots < window - count, count, window)
-        recent = self.followed_by(later)._each(
-            lambda x: tf.gather(x, taken, batch_dims=1)
-        )
-        left_out = tf.logical_and(self.seen, slots < count)
-        return recent, self._replace(seen=left_out)
-
     def between(self, start, stop):
         """Returns a slice of these keys."""
         return self._each(lambda x: x[:, start:stop])

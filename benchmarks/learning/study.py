@@ -75,8 +75,8 @@ def complete(wanted, path, workers, all_there_are=False, function=training.train
     """Makes the runs that a file lacks, and adds a line of JSON for each.
 
     A run is a dict of arguments of `function`, which returns another dict with the same
-    `FIELDS`. If `workers` is `None`, makes no runs. Returns existing results of wanted
-    runs in their order, with `all_there_are` followed by all other results in the file.
+    `FIELDS`. If `workers` is `None`, makes no runs. Returns the results of wanted runs
+    in their order, with `all_there_are` all results in the order of the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = path.read_text().splitlines() if path.exists() else []
@@ -94,8 +94,7 @@ def complete(wanted, path, workers, all_there_are=False, function=training.train
             f"{result['result']:.3f} in {result['seconds']:.0f} s",
             flush=True,
         )
-    shown = dict.fromkeys([*names, *(made if all_there_are else ())])
-    return [made[name] for name in shown if name in made]
+    return [made[name] for name in (made if all_there_are else names) if name in made]
 
 
 def name_of(run):

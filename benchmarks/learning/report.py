@@ -69,7 +69,8 @@ def sections(title, runs, folder, rows, about, left_out=(), also=()):
     parts = [title, summary(runs, rows), EXPLANATION, about, origin(runs)]
     parts.append(times.explanation(folder))
     for (name, key_dim), same in by(runs, "task", "key_dim"):
-        model = max(same, key=lambda run: run["steps"])  # a baseline has no steps
+        # a stored baseline without a network has no steps
+        model = max(same, key=lambda run: run["steps"])
         window, steps = model["window"], model["steps"]
         sizes = f"key_dim {key_dim}, window {window}, {steps:,} steps."
         seconds = equal_time(same), *(equal_time(of_row(same, row)) for row in also)

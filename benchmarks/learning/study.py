@@ -4,7 +4,7 @@ import itertools
 import json
 
 from benchmarks import runner
-from benchmarks.learning import counts, times, training
+from benchmarks.learning import times, training
 
 OPTIONS = dict(quick=False, full=False, workers=2, report_only=False)
 OPTIONS |= dict(tasks=[str], rows=[str], seeds=[int])
@@ -34,15 +34,13 @@ def run(options, wanted, write):
 
 def run_of(task, row, key_dim, seed, factor, evaluations, quick):
     """Returns the arguments of a run, with `factor` times the task's learning rate."""
-    trains = row != counts.ROW
-    steps = task.steps // (QUICK_PART if quick else 1)
     return {
         "task": task,
         "row": row,
         "key_dim": key_dim,
         "seed": seed,
-        "learning_rate": factor * task.learning_rate if trains else None,
-        "steps": steps if trains else 0,
+        "learning_rate": factor * task.learning_rate,
+        "steps": task.steps // (QUICK_PART if quick else 1),
         "evaluations": QUICK_EVALUATIONS if quick else evaluations,
     }
 

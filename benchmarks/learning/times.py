@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import runner
-from benchmarks.learning import counts, models
+from benchmarks.learning import models
 from benchmarks.learning.training import step_of
 
 # Steps that trace and compile, and steps that are timed.
@@ -43,7 +43,6 @@ def complete(runs, folder):
             f"{path} has times of {times['machine']}, and this is {here}: they cannot "
             "be compared. Give another --output, or move the file away."
         )
-    runs = [run for run in runs if run["row"] != counts.ROW]
     cases = {(run["task"].name, row_of(run)): run for run in runs}.values()
     cases = [{x: run[x] for x in ("task", "row", "key_dim")} for run in cases]
     for name, row, seconds in runner.results(timed, cases, workers=1):

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import runner
-from benchmarks.learning import counts, models
+from benchmarks.learning import models
 
 WARMUP_STEPS = 50
 # Runs with at least this many steps use XLA, as `fit` does: compiling takes 50 steps.
@@ -16,7 +16,7 @@ COMPILED_FROM = 200
 
 
 def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
-    """Trains a model, or computes the baseline of `counts`.
+    """Trains a model.
 
     With one thread, seconds are CPU seconds: on an idle core these equal wall time, and
     other programs do not add to them.
@@ -25,8 +25,7 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         Dict of numbers about the run, with its `"curve"`: lists of steps, seconds of
         training (without the first two steps of each length, which trace), loss in bits
         of the last step, and `Task.measure` of held-out data, for each of `Task.parts`
-        if any. The curve ends before `steps` if `Task.enough` was reached, and is empty
-        for the baseline.
+        if any. The curve ends before `steps` if `Task.enough` was reached.
     """
     began = time.perf_counter()
     run = {
@@ -42,26 +41,22 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         "machine": runner.machine(),
         "tensorflow": tf.__version__,
     }
-    if row == counts.ROW:
-        made = dict(parameters=None, state=None, seconds=0.0, curve=[])
-        made["result"] = counts.result(task, seed)
-    else:
-        model = models.make_model(task, row, key_dim, seed)
-        random = np.random.default_rng([seed, 7])
-        before = None
-        if row.endswith(f", {models.REDRAW}"):
-            before = functools.partial(redraw, model)
-        curve = learn(model, task, learning_rate, steps, evaluations, random, before)
-        made = {
-            "parameters": models.count_parameters(model),
-            "state": models.numbers_in_state(row, task, key_dim),
-            "seconds": curve[-1][1],
-            "curve": curve,
-            "result": curve[-1][3],
-        }
-        if task.parts:
-            made["parts"] = task.parts
-    return {**run, **made, "seconds_in_all": round(time.perf_counter() - began, 1)}
+    model = models.make_model(task, row, key_dim, seed)
+    random = np.random.default_rng([seed, 7])
+    before = None
+    if row.endswith(f", {models.REDRAW}"):
+        before = functools.partial(redraw, model)
+    curve = learn(model, task, learning_rate, steps, evaluations, random, before)
+    run |= {
+        "parameters": models.count_parameters(model),
+        "state": models.numbers_in_state(row, task, key_dim),
+        "seconds": curve[-1][1],
+        "curve": curve,
+        "result": curve[-1][3],
+    }
+    if task.parts:
+        run["parts"] = task.parts
+    return {**run, "seconds_in_all": round(time.perf_counter() - began, 1)}
 
 
 def learn(model, task, learning_rate, steps, evaluations, random, before=None):

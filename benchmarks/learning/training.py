@@ -1,6 +1,5 @@
 """Trains one small model on one task, and records its results over time."""
 
-import functools
 import time
 
 import keras
@@ -43,10 +42,7 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
     }
     model = models.make_model(task, row, key_dim, seed)
     random = np.random.default_rng([seed, 7])
-    before = None
-    if row.endswith(f", {models.REDRAW}"):
-        before = functools.partial(redraw, model)
-    curve = learn(model, task, learning_rate, steps, evaluations, random, before)
+    curve = learn(model, task, learning_rate, steps, evaluations, random)
     run |= {
         "parameters": models.count_parameters(model),
         "state": models.numbers_in_state(row, task, key_dim),
@@ -59,11 +55,8 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
     return {**run, "seconds_in_all": round(time.perf_counter() - began, 1)}
 
 
-def learn(model, task, learning_rate, steps, evaluations, random, before=None):
-    """Trains a model, and measures it meanwhile; returns the curve of `train`.
-
-    `before` is called before each step with the step's number, from 1.
-    """
+def learn(model, task, learning_rate, steps, evaluations, random):
+    """Trains a model, and measures it meanwhile; returns the curve of `train`."""
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     clock = time.process_time if threads == 1 else time.perf_counter
     compiles = steps >= COMPILED_FROM
@@ -77,8 +70,6 @@ def learn(model, task, learning_rate, steps, evaluations, random, before=None):
         while index < end:
             index += 1
             batch = [tf.constant(x) for x in draw(random, batch_size)]
-            if before is not None:
-                before(index)
             start = clock()
             loss = float(step(index, *batch))
             if index > untimed:
@@ -89,12 +80,6 @@ def learn(model, task, learning_rate, steps, evaluations, random, before=None):
                 if task.enough is not None and values[0] >= task.enough:
                     return curve
     return curve
-
-
-def redraw(model, index):
-    if index % models.REDRAW_STEPS == 1:
-        for block in model.blocks:
-            block.attention.redraw_features()
 
 
 def step_of(model, learning_rate, jit_compile, decay_steps=None):

@@ -24,11 +24,7 @@ ROWS = (
     *(models.WITHOUT, models.WINDOW, LOCAL, f"{LOCAL}, {LONGER}", *EXACT_ROWS),
     *("window + softmax", PERFORMER, f"window + taylor, {models.LONG_GATE}"),
     *(f"{row}, {models.EXACT_LAST}" for row in (LOCAL, PERFORMER)),
-    *(f"{PERFORMER}, {number}{models.FEATURES}" for number in (32, 64, 128)),
-    *(
-        f"{PERFORMER}, {number}{models.FEATURES}, {models.LEARNED}"
-        for number in (32, 64)
-    ),
+    *(f"{PERFORMER}, {number}{models.FEATURES}" for number in (64, 128)),
     *(IN_TURN, f"window + softmax, 128{models.FEATURES}"),
 )
 # Two cores have no time for exact attention to more tokens.

@@ -2,16 +2,10 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from benchmarks.contenders import ours
-from benchmarks.learning.alibi import AlibiExact, AlibiLocal, AlibiPerformer
 from benchmarks.tpu import rows
-from keras_performer import ops
-from tests.layers.inputs import normal
 from tests.tpu import checks
-
-DISTANCE = np.arange(7)[:, None] - np.arange(7)
 
 
 @pytest.mark.parametrize("contender", ["softmax", "key-value cache"])
@@ -28,43 +22,6 @@ def test_generated_tokens_have_their_shape():
     sizes = dict(vocabulary_size=11, num_layers=1, num_heads=1, hidden_dim=8)
     case = dict(part="generate", prompt_length=3, new_tokens=4, batch=2, sizes=sizes)
     ours.program(case)()  # it checks the shape of its tokens
-
-
-@pytest.mark.parametrize("kind", ["exact", "local", "features", "window"])
-def test_weights_fall_with_the_distance_by_the_slopes_of_the_alibi_paper(kind):
-    window = 7 if kind in ("exact", "features") else 3
-    options = dict(num_heads=8, key_dim=4, causal=True)
-    near = {"exact_window": window if kind == "window" else None}
-    layer = {
-        "exact": lambda: AlibiExact(**options),
-        "local": lambda: AlibiLocal(**options, sliding_window=window),
-    }.get(
-        kind, lambda: AlibiPerformer(**options, **near, num_random_features=6, seed=0)
-    )()
-    layer.build((2, 7, 5))
-    given = [normal((2, 7, 8, 4), seed) for seed in range(3)]
-    found, _ = layer.attend(*map(tf.constant, given), ops.Visibility(causal=True))
-
-    def attended(query, key, value):
-        x, y = query / 2**0.5, key / 2**0.5
-        logs = exact = np.einsum("btnh,bsnh->bnts", x, y)
-        if kind in ("features", "window"):
-            matrix = layer.projection_matrix.numpy()
-            features = [
-                np.exp(z @ matrix.T - np.sum(z**2, -1, keepdims=True) / 2)
-                for z in (x, y)
-            ]
-            logs = np.log(np.einsum("btnm,bsnm->bnts", *features) / len(matrix))
-            logs = (
-                np.where(DISTANCE < window, exact, logs) if kind == "window" else logs
-            )
-        # slopes of 8 heads: 1/2, 1/4, ... 1/256
-        weights = np.exp(logs - 0.5 ** np.arange(1, 9)[:, None, None] * DISTANCE)
-        weights *= (DISTANCE >= 0) & ((DISTANCE < window) | (kind == "window"))
-        weights /= weights.sum(-1, keepdims=True)
-        return np.einsum("bnts,bsnv->btnv", weights, value)
-
-    np.testing.assert_allclose(found, attended(*given), atol=1e-5)
 
 
 SENTENCES = {

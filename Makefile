@@ -80,12 +80,12 @@ bench: $(installed)
 	$(python) -m benchmarks.measure $(ARGS)
 	$(python) -m benchmarks.decoding
 
-# Core cases, within an hour on two CPU cores. ARGS=--quick: a preview; --full: a day.
+# Core cases, an hour on two CPU cores. ARGS="--steps 20 --seeds 0" is a trial.
 .PHONY: bench-learning
 bench-learning: $(installed)
 	$(python) -m benchmarks.learning $(ARGS)
 
-# Core cases, within two hours on two CPU cores; or ARGS=--quick or --full.
+# Core cases, within two hours on two CPU cores; ARGS="--steps 20 --seeds 0" is a trial.
 .PHONY: bench-long-range
 bench-long-range: $(installed)
 	$(python) -m benchmarks.long_range $(ARGS)

@@ -66,20 +66,6 @@ class PairsOfTokens(EmbeddingLayer):
         return self.own(inputs) + self.before(shifted), (), inputs[:, -1:]
 
 
-class ClassOfSequence(keras.layers.Layer):
-    """Computes logits `(B, 1, num_classes)` from the mean over a sequence."""
-
-    def __init__(self, num_classes, **kwargs):
-        super().__init__(**kwargs)
-        self.logits = keras.layers.Dense(num_classes)
-
-    def build(self, input_shape):
-        self.logits.build(input_shape)
-
-    def call(self, x):
-        return self.logits(tf.reduce_mean(x, 1, keepdims=True))
-
-
 class Reader(keras.Model):
     """Computes logits `(B, L, vocabulary_size)` of tokens, or `(B, 1, num_classes)`.
 
@@ -119,14 +105,13 @@ def make_model(task, row, key_dim, seed, width=None):
     if EXACT_LAST in row:
         attention = [attention] * (NUM_LAYERS - 1) + [EXACT]
     conv_kernel_size = CONV_KERNEL_SIZE if row.endswith(f", {CONV}") else None
-    ids, embedding = task.vocabulary_size, None
+    ids, head, embedding = task.vocabulary_size, None, None
     if task.has_reader:
         # the models of the stored results had one id that no token has
         ids, head = ids + 1, keras.layers.Identity()
     else:
         # here the stored results do not count the seeds that `attention` has taken
         keras.utils.set_random_seed(seed)
-        head = ClassOfSequence(task.num_classes) if task.num_classes else None
     if not task.num_classes:
         make_embedding = task.embedding or PairsOfTokens
         embedding = make_embedding(ids, task.hidden_dim)

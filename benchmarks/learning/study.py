@@ -6,14 +6,13 @@ import json
 from benchmarks import runner
 from benchmarks.learning import times, training
 
-OPTIONS = dict(quick=False, full=False, workers=2, report_only=False)
-OPTIONS |= dict(tasks=[str], rows=[str], seeds=[int])
+SEEDS, KEY_DIM = (0, 1, 2), 16
+OPTIONS = dict(full=False, workers=2, report_only=False)
+OPTIONS |= dict(tasks=[str], rows=[str], seeds=[int], steps=int)
 # Options that select runs, and the entry of a run that each compares.
-SELECTED = {"tasks": "task", "rows": "row", "seeds": "seed", "key_dims": "key_dim"}
+SELECTED = {"tasks": "task", "rows": "row", "seeds": "seed"}
 # Entries that identify a run.
 FIELDS = "task", "row", "key_dim", "seed", "learning_rate", "steps"
-# `--quick` divides the steps by QUICK_PART, and evaluates less often.
-QUICK_PART, QUICK_EVALUATIONS = 20, 3
 
 
 def run(options, wanted, write):
@@ -32,37 +31,33 @@ def run(options, wanted, write):
     print(write(complete(wanted, path, workers, options.full), options.output))
 
 
-def run_of(task, row, key_dim, seed, factor, evaluations, quick):
-    """Returns the arguments of a run, with `factor` times the task's learning rate."""
-    return {
-        "task": task,
-        "row": row,
-        "key_dim": key_dim,
-        "seed": seed,
-        "learning_rate": factor * task.learning_rate,
-        "steps": task.steps // (QUICK_PART if quick else 1),
-        "evaluations": QUICK_EVALUATIONS if quick else evaluations,
-    }
-
-
-def planned(parts, options, evaluations):
+def planned(parts, options, evaluations, key_dim=KEY_DIM):
     """Returns the selected runs without duplicates, in the order of seeds.
 
     If the command is stopped early, its table then still has all tasks.
 
     Args:
-        parts: tuples of a task and lists of seeds, rows, head sizes and factors of the
-            learning rate, which are all combined.
-        options: as in `run`.
+        parts: tuples of a task and lists of seeds, rows and factors of the learning
+            rate, which are all combined.
+        options: as in `run`; `steps` replaces the steps of tasks.
         evaluations: int, how often a run is measured.
+        key_dim: int, size of a head.
     """
     runs = [
-        run_of(task, row, key_dim, seed, factor, evaluations, options.quick)
+        {
+            "task": task,
+            "row": row,
+            "key_dim": key_dim,
+            "seed": seed,
+            "learning_rate": factor * task.learning_rate,
+            "steps": options.steps or task.steps,
+            "evaluations": evaluations,
+        }
         for task, *lists in parts
-        for seed, row, key_dim, factor in itertools.product(*lists)
+        for seed, row, factor in itertools.product(*lists)
     ]
     for option, entry in SELECTED.items():
-        chosen = getattr(options, option, None)
+        chosen = getattr(options, option)
         if chosen is not None:
             runs = [run for run in runs if entry_of(run, entry) in chosen]
     runs = {name_of(run): run for run in runs}.values()

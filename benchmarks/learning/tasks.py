@@ -1,4 +1,4 @@
-"""Tasks: recall of symbols, and files and images that people made.
+"""Tasks: recall of symbols, source code, and handwritten digits.
 
 Each task samples batches `(inputs, targets, weights)` of shape `(B, L)`. Weights are 0
 at positions without a question. For a class of the sequence, targets are `(B, 1)`.
@@ -15,8 +15,6 @@ import typing
 import numpy as np
 from sklearn.datasets import load_digits
 
-from examples.imagenet64.data import photographs
-
 # Number of ids for keys and values in recall, and for random tokens in needle.
 KEYS, VALUES, FILLER = 64, 64, 64
 # Vocabulary size of text.
@@ -27,8 +25,6 @@ NEEDLES, NUM_ASKED = 32, 64
 ENOUGH = 0.995
 # Maximum tokens of a held-out batch, and of all held-out sequences.
 TOKENS_AT_ONCE, HELD_OUT_TOKENS = 8192, 2**19
-# Rows, columns and channels of an image whose sub-pixels are predicted; their number.
-SMALL_IMAGE, HELD_OUT_IMAGES = (16, 16, 3), 64
 # Rows and columns of a digit; held-out images with a digit anywhere, and in a batch.
 DIGIT, HELD_OUT_DIGITS, DIGITS_AT_ONCE = 8, 1024, 113
 # Folders of installed packages, and of tests of the standard library.
@@ -216,30 +212,11 @@ def read_sources():
     }
 
 
-def digits(fold, **options):
-    """Classification of digits in 8 x 8 pixels; every fifth image is held out."""
-    draw = functools.partial(draw_digits, fold)
-    held_out = functools.partial(held_out_digits, fold)
-    sizes = dict(length=64, vocabulary_size=17, hidden_dim=64, grid=(8, 8))
-    classes = dict(num_classes=10, measure="accuracy")
-    return Task("digits", draw=draw, held_out=held_out, **sizes, **classes, **options)
-
-
-def draw_digits(fold, random, batch_size):
-    training, _ = split_digits(fold)
-    return labelled_digits(random.choice(training, batch_size))
-
-
-def held_out_digits(fold):
-    _, held_out = split_digits(fold)
-    return [labelled_digits(held_out)]
-
-
 @functools.cache
-def split_digits(fold):
+def split_digits():
     """Returns indices of training images, and of the fifth that is held out."""
     order = np.random.default_rng(99).permutation(len(read_digits().target))
-    held_out = order[fold::5]
+    held_out = order[::5]
     return np.setdiff1d(order, held_out), held_out
 
 
@@ -282,7 +259,7 @@ def draw_digits_anywhere(part, size, random, batch_size):
     are 0. Every fifth image of scikit-learn is held out.
     """
     room = size - DIGIT
-    training, held_out = split_digits(fold=0)
+    training, held_out = split_digits()
     indices = training if part == "training" else held_out
     digits, y, w = labelled_digits(random.choice(indices, batch_size))
     canvas = np.zeros((batch_size, size, size), np.int32)
@@ -290,48 +267,3 @@ def draw_digits_anywhere(part, size, random, batch_size):
     for image, digit, top, left in zip(canvas, digits, tops, lefts):
         image[top : top + DIGIT, left : left + DIGIT] = digit.reshape(DIGIT, DIGIT)
     return canvas.reshape(batch_size, -1), y, w
-
-
-def images(**options):
-    """Prediction of sub-pixels in crops of photographs; holds out other regions."""
-    length = math.prod(SMALL_IMAGE)
-    sizes = dict(length=length, vocabulary_size=256, hidden_dim=64, grid=SMALL_IMAGE)
-    draws = dict(draw=draw_images, held_out=held_out_images)
-    return Task(f"images {length:,}", **sizes, **draws, measure="bits", **options)
-
-
-def draw_images(random, batch_size):
-    height, width, _ = SMALL_IMAGE
-    crops = []
-    for _ in range(batch_size):
-        region = read_photographs()[0][random.integers(len(read_photographs()[0]))]
-        top = random.integers(region.shape[0] - height + 1)
-        left = random.integers(region.shape[1] - width + 1)
-        crops.append(region[top : top + height, left : left + width])
-    return sub_pixels(np.stack(crops))
-
-
-def held_out_images():
-    """Returns non-overlapping tiles, spread over the held-out crops of the example."""
-    height, width, channels = SMALL_IMAGE
-    crops = read_photographs()[1]
-    tiles = crops.reshape(
-        -1, crops.shape[1] // height, height, crops.shape[2] // width, width, channels
-    )
-    tiles = tiles.swapaxes(2, 3).reshape(-1, *SMALL_IMAGE)
-    chosen = tiles[np.linspace(0, len(tiles) - 1, HELD_OUT_IMAGES).round().astype(int)]
-    return [sub_pixels(part) for part in np.split(chosen, HELD_OUT_IMAGES // 8)]
-
-
-@functools.cache
-def read_photographs():
-    """Returns training regions and held-out crops of the ImageNet64 example."""
-    crops, held_out = photographs()
-    return crops.regions, held_out.read(0)
-
-
-def sub_pixels(crops):
-    """Makes a batch of sub-pixels in raster order, each predicted from earlier ones."""
-    y = crops.reshape(len(crops), -1).astype(np.int32)
-    x = np.pad(y[:, :-1], ((0, 0), (1, 0)))
-    return x, y, np.ones_like(y, np.float32)

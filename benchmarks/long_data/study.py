@@ -5,8 +5,8 @@ import statistics
 
 from benchmarks import runner
 from benchmarks.learning import models, study
-from benchmarks.learning.__main__ import EVALUATIONS, KEY_DIM, SEEDS
 from benchmarks.learning.report import at_equal_time, minus, of_row, origin
+from benchmarks.learning.study import KEY_DIM, SEEDS
 from benchmarks.learning.tasks import Task
 from benchmarks.tables import NOTHING, by, table
 
@@ -27,6 +27,7 @@ ROWS = (
     *(f"{PERFORMER}, {number}{models.FEATURES}" for number in (64, 128)),
     *(IN_TURN, f"window + softmax, 128{models.FEATURES}"),
 )
+EVALUATIONS = 12
 # Two cores have no time for exact attention to more tokens.
 EXACT_UP_TO = 4096
 # Training begins with short sequences: so much of the steps.
@@ -48,7 +49,7 @@ def main(
         key_dim: int, size of a head.
         **more: options, as in `runner.options`.
     """
-    more |= dict(lengths=[int], steps=int, output=runner.RUNS / "long_data" / name)
+    more |= dict(lengths=[int], output=runner.RUNS / "long_data" / name)
     options = runner.options(about, argv, {"rows": ROWS}, **study.OPTIONS, **more)
     lengths = options.lengths or (full_lengths if options.full else lengths)
     tasks = [task for length in lengths for task in make_tasks(length, options)]
@@ -89,10 +90,9 @@ def plan(tasks, options, key_dim):
     for task in tasks:
         has_exact = task.length <= EXACT_UP_TO
         rows = [row for row in ROWS if has_exact or models.EXACT not in row]
-        parts.append((task, seeds, rows, (key_dim,), (1,)))
-    runs = study.planned(parts, options, EVALUATIONS)
+        parts.append((task, seeds, rows, (1,)))
+    runs = study.planned(parts, options, EVALUATIONS, key_dim)
     for run in runs:
-        run["steps"] = options.steps or run["steps"]
         run["steps"] *= MORE_STEPS if LONGER in run["row"] else 1
     return runs
 

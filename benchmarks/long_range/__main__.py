@@ -1,22 +1,22 @@
 """Trains small models with every attention on tasks of long sequences.
 
     python -m benchmarks.long_range              # the core, two hours on two cores
-    python -m benchmarks.long_range --quick      # minutes: too short for conclusions
     python -m benchmarks.long_range --full       # every row and rate; a day
     python -m benchmarks.long_range --costs      # tokens a second, and memory
     python -m benchmarks.long_range --times      # times a step of each row and task
 
 Every task has controls: no attention, exact attention, local attention. Each run adds a
 line to `runs.jsonl` in `--output`; runs in that file are not repeated. `--tasks`,
-`--rows` and `--seeds` select runs. Then writes `tables.md` of these runs, or with
-`--full` of all runs in the file. `--report-only` writes it from the runs that exist.
+`--rows` and `--seeds` select runs, `--steps` makes them shorter. Then writes
+`tables.md` of these runs, or with `--full` of all runs in the file. `--report-only`
+writes it from the runs that exist.
 """
 
 import dataclasses
 
 from benchmarks import runner
 from benchmarks.learning import models, published, report, study, tasks
-from benchmarks.learning.__main__ import KEY_DIM, SEEDS
+from benchmarks.learning.study import SEEDS
 from benchmarks.long_range import costs
 
 EVALUATIONS = 6
@@ -25,9 +25,11 @@ PERFORMER = f"window + softmax, {FEATURES}"
 GAINS = f"window + softmax, {models.GAINS_IN_TURN}, {FEATURES}"
 # The number of Taylor features follows from the head size.
 TAYLOR = "window + taylor"
-# Rows of `--quick`, the controls of every task among them, and rows of the core.
-QUICK = models.WITHOUT, models.EXACT, models.WINDOW, PERFORMER
-CORE = *QUICK, GAINS, "Big Bird", "Linear Transformer"
+# Rows of the core; the first three are the controls of every task.
+CORE = (
+    *(models.WITHOUT, models.EXACT, models.WINDOW),
+    *(PERFORMER, GAINS, "Big Bird", "Linear Transformer"),
+)
 ROWS = (
     *(*CORE, f"window + softmax, high gain, {FEATURES}", TAYLOR),
     *(f"softmax, {FEATURES}", f"relu, {FEATURES}"),
@@ -84,24 +86,20 @@ def core():
 
 
 def parts(options):
-    """Yields task, seeds, rows, head sizes and factors of the learning rate.
+    """Yields task, seeds, rows and factors of the learning rate.
 
     `--full` has everything, but not all combinations: all rows have three seeds, and
     three rates with the first seed.
     """
-    size, first = (KEY_DIM,), SEEDS[:1]
-    if not options.full:
-        rows = options.rows or (QUICK if options.quick else CORE)
-        seeds = options.seeds or (first if options.quick else SEEDS)
-        for task in core():
-            yield task, seeds, rows, size, (1,)
-        return
     for task in core():
-        yield task, SEEDS, ROWS, size, (1,)
-        yield task, first, ROWS, size, OTHER_RATES
+        if not options.full:
+            yield task, options.seeds or SEEDS, options.rows or CORE, (1,)
+            continue
+        yield task, SEEDS, ROWS, (1,)
+        yield task, SEEDS[:1], ROWS, OTHER_RATES
         for name, factor, better in BETTER_RATES:
             if task.name == name:
-                yield task, SEEDS, better, size, (factor,)
+                yield task, SEEDS, better, (factor,)
 
 
 def plan(options):

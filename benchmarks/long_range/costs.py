@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from benchmarks import runner, worker
 from benchmarks.learning import models, times
-from benchmarks.learning.__main__ import KEY_DIM
+from benchmarks.learning.study import KEY_DIM
 from benchmarks.learning.tasks import Task
 from benchmarks.tables import NOTHING, table
 

@@ -167,10 +167,10 @@ def test_steps_in_their_processes(command, flags, rows, monkeypatch, capsys, eag
 @pytest.mark.slow
 def test_learning_goes_on_where_it_was_stopped(tmp_path, monkeypatch, eagerly):
     tiny = tasks.recall(64, 8, **SHORT)
-    monkeypatch.setattr(learning, "core", lambda: [(tiny, (0, 1))])
+    monkeypatch.setattr(learning, "core", lambda: [tiny])
     flags = ["--rows", models.WITHOUT, "--output", str(tmp_path), "--workers", "0"]
     learning.main([*flags, "--seeds", "0"])
-    learning.main(flags)
+    learning.main([*flags, "--seeds", "0", "1"])
     first, second = map(json.loads, (tmp_path / "runs.jsonl").read_text().splitlines())
     assert (first["seed"], second["seed"]) == (0, 1)
     # an untrained model guesses one of 64 values

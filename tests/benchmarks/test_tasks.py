@@ -11,8 +11,7 @@ from benchmarks.long_range import __main__ as long_range
 
 
 def test_tasks_sample_tokens_of_their_vocabulary():
-    learned = [task for task, _ in (*learning.core(), *learning.further())]
-    for task in (*learned, *long_range.core()):
+    for task in (*learning.core(), *learning.further(), *long_range.core()):
         x, y, w = task.draw(np.random.default_rng(0), 2)
         assert x.shape == (2, task.length) and x.max() < task.vocabulary_size
         assert y.shape == w.shape == ((2, 1) if task.num_classes else x.shape)

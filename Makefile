@@ -90,7 +90,7 @@ bench-learning: $(installed)
 bench-long-range: $(installed)
 	$(python) -m benchmarks.long_range $(ARGS)
 
-# Five minutes on two CPU cores, or seconds with ARGS=--quick.
+# Five minutes on two CPU cores.
 .PHONY: bench-accuracy
 bench-accuracy: $(installed)
 	$(python) -m benchmarks.accuracy $(ARGS)

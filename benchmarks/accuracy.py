@@ -1,7 +1,6 @@
 """Measures the error of attention by random and Taylor features.
 
     python -m benchmarks.accuracy              # five minutes on two cores
-    python -m benchmarks.accuracy --quick      # seconds: fewer tokens and samples
     python -m benchmarks.accuracy --report-only
 
 The error is |output - exact| / |exact| (Frobenius). Each seed (0, 1, ...) samples new
@@ -30,19 +29,17 @@ SETTINGS = (
     (64, 1.0, (256,)),
 )
 # Tokens, and number of samples.
-SIZES, QUICK_SIZES = (4096, 15), (1024, 3)
+LENGTH, DRAWS = 4096, 15
 
 
 def main(argv=None):
-    more = dict(quick=False, report_only=False, output=runner.RUNS / "accuracy")
+    more = dict(report_only=False, output=runner.RUNS / "accuracy")
     options = runner.options(__doc__, argv, **more)
     path = options.output / "results.json"
     if not options.report_only:
-        length, draws = QUICK_SIZES if options.quick else SIZES
         results = {"machine": runner.describe(None), "tensorflow": tf.__version__}
-        results |= {"length": length, "draws": draws, "rows": []}
-        measured = functools.partial(errors, length, draws)
-        runner.add_rows(path, results, cases(), measured)
+        results |= {"length": LENGTH, "draws": DRAWS, "rows": []}
+        runner.add_rows(path, results, cases(), errors)
     print(runner.write_page(options.output, report(runner.read(path))))
 
 
@@ -56,11 +53,11 @@ def cases():
                 yield {**of, "estimator": name, "features": num_features}
 
 
-def errors(length, draws, case):
+def errors(case):
     """Returns the mean error of a case, and the standard deviation over samples."""
     name, num_features = case["estimator"], case["features"]
-    of = length, case["head_dim"], case["std"]
-    found = [error(name, num_features, seed, *of) for seed in range(draws)]
+    of = LENGTH, case["head_dim"], case["std"]
+    found = [error(name, num_features, seed, *of) for seed in range(DRAWS)]
     return {
         "relative_error": np.mean(found),
         "relative_error_std": np.std(found, ddof=1),

@@ -112,20 +112,13 @@ def show(results, rows):
 
 
 def report(results):
-    parts = ["# One layer beside other libraries", heading(results)]
+    said = runner.said(results["machine"], tables.libraries(results["versions"]))
+    missing = (f"Missing: {reason}." for reason in results["missing"].values())
+    parts = ["# One layer beside other libraries", said, *missing]
     parts += [f"## {overview.__doc__}", overview(results)]
     if results["memory"]:
         parts += [f"## {memory.__doc__}", memory(results)]
     return parts
-
-
-def heading(results):
-    """Lists the machine, versions in each environment, and missing environments."""
-    lines = [f"- {name}: {value}" for name, value in results["machine"].items()]
-    for environment, versions in results["versions"].items():
-        lines.append(f"- environment {environment}: {tables.libraries(versions)}")
-    lines += [f"- missing: {reason}" for reason in results["missing"].values()]
-    return "\n".join(lines)
 
 
 def overview(results):

@@ -18,20 +18,17 @@ import tensorflow as tf
 from benchmarks import runner, tables, worker
 from benchmarks.contenders import ours
 from keras_performer import PerformerLM
-from keras_performer.layers import ExactAttention, LocalAttention, PerformerAttention
+from keras_performer.layers import ExactAttention, PerformerAttention
 
 SIZES = {"width": 256, "heads": 16, "length": 512}
 VOCABULARY, WINDOW = 256, 64
-EXACT, PACKED = "exact", "packed"
+EXACT = "exact"
 Causal = functools.partial(PerformerAttention, causal=True)
 LAYERS = {
     "bidirectional": PerformerAttention,
     "causal": Causal,
     "causal, window": functools.partial(Causal, exact_window=WINDOW),
     "bidirectional, window": functools.partial(PerformerAttention, exact_window=WINDOW),
-    f"{PACKED}, causal, window": functools.partial(Causal, exact_window=WINDOW),
-    f"{PACKED}, bidirectional": PerformerAttention,
-    "local": functools.partial(LocalAttention, sliding_window=WINDOW),
     EXACT: ExactAttention,
 }
 MODELS = {
@@ -96,23 +93,16 @@ def batch(case):
     """Samples inputs and targets."""
     shape = 1, case["length"]
     if case["depth"]:
-        ids = keras.random.randint(shape, 0, VOCABULARY)
-        return ids, ids
-    x = keras.random.normal((*shape, case["width"]))
-    if PACKED not in case["name"]:
-        return x, x
-    segment_ids = keras.ops.arange(case["length"])[None] // (case["length"] // 2)
-    return [x, segment_ids], x
+        x = keras.random.randint(shape, 0, VOCABULARY)
+    else:
+        x = keras.random.normal((*shape, case["width"]))
+    return x, x
 
 
 def one_layer(case):
     layer = LAYERS[case["name"]](case["heads"], case["width"] // case["heads"])
     x = keras.Input((case["length"], case["width"]))
-    if PACKED in case["name"]:
-        segment_ids = keras.Input((case["length"],), dtype="int32")
-        model = keras.Model([x, segment_ids], layer(x, segment_ids=segment_ids))
-    else:
-        model = keras.Model(x, layer(x))
+    model = keras.Model(x, layer(x))
     model.compile("sgd", "mse", jit_compile=case["mode"] == "xla")
     return model
 

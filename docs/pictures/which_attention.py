@@ -3,9 +3,8 @@
 import json
 import pathlib
 
-from benchmarks.learning import models, times
+from benchmarks.learning import models
 from benchmarks.learning.report import best, mean_result
-from benchmarks.long_range import __main__ as command
 from benchmarks.tables import by
 from docs.pictures import style
 
@@ -29,12 +28,10 @@ TASKS = {  # titles, names and limits of the axis: better is to the right
 
 def draw():
     lines = (FOLDER / "runs.jsonl").read_text().splitlines()
-    runs = times.retold(map(json.loads, lines), FOLDER)
-    of_tasks = dict(by(runs, "task"))
-    tasks = {task.name: task for task in command.core() if task.name in TASKS}
+    of_tasks = dict(by(map(json.loads, lines), "task"))
     figure, axes = style.panels(rows=len(TASKS), height=4.8)
     for panel, (name, (title, measure, limits)) in zip(axes, TASKS.items()):
-        trained = dict(by(of_tasks[tasks[name].name], "row"))
+        trained = dict(by(of_tasks[name], "row"))
         for height, (row, (_, colour)) in enumerate(reversed(ROWS.items())):
             value = mean_result(best(trained[row]))
             panel.plot(value, height, "o", color=colour, ms=9)

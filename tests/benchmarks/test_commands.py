@@ -118,7 +118,7 @@ def test_generation(tmp_path, instant):
 def test_startup(tmp_path, monkeypatch):
     monkeypatch.setattr(startup.ours, "start", lambda threads: {})
     monkeypatch.setattr(startup.worker, "pin", lambda threads: None)
-    case = {"mode": "graph", "depth": 0, "name": "packed, causal, window"}
+    case = {"mode": "graph", "depth": 0, "name": "causal, window"}
     case |= {"width": 32, "heads": 2, "length": 16}
     nodes, _, seconds = startup.first_step(case, 1)
     assert nodes > 100 and seconds > 0
@@ -240,9 +240,10 @@ def test_long_data(script, name, columns, strains, tmp_path, monkeypatch, eagerl
 
 
 def test_accuracy(tmp_path, monkeypatch):
-    monkeypatch.setattr(accuracy, "QUICK_SIZES", (64, 2))
+    monkeypatch.setattr(accuracy, "LENGTH", 64)
+    monkeypatch.setattr(accuracy, "DRAWS", 2)
     monkeypatch.setattr(accuracy, "SETTINGS", [(16, 0.25, (16, 64))])
-    accuracy.main(["--quick", "--output", str(tmp_path)])
+    accuracy.main(["--output", str(tmp_path)])
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     found = {(row["estimator"], row["features"]): row["relative_error"] for row in rows}
     # small queries and keys: each estimate is better than the one before

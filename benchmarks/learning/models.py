@@ -113,8 +113,7 @@ def make_model(task, row, key_dim, seed, width=None):
         # here the stored results do not count the seeds that `attention` has taken
         keras.utils.set_random_seed(seed)
     if not task.num_classes:
-        make_embedding = task.embedding or PairsOfTokens
-        embedding = make_embedding(ids, task.hidden_dim)
+        embedding = PairsOfTokens(ids, task.hidden_dim)
     model = keras_performer.PerformerLM(
         ids,
         max_length=task.length,

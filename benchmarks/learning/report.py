@@ -238,11 +238,10 @@ def minus(runs, others):
     return text
 
 
-# A curve is a list of `(steps, seconds, loss, measured, ...)` as in `training.train`,
-# with one measured number for each part of a task.
+# A curve is a list of `(steps, seconds, loss, measured)` as in `training.train`.
 
 
-def at_equal_time(runs, seconds, part=0):
+def at_equal_time(runs, seconds):
     """Formats the mean result of runs at a time, by linear interpolation.
 
     A run that has ended keeps its last value; before its first there is no result.
@@ -250,9 +249,7 @@ def at_equal_time(runs, seconds, part=0):
     if seconds is None or any(math.isnan(seconds_of_step(run)) for run in runs):
         return NOTHING
     curves = [np.array(run["curve"]) for run in runs]
-    values = [
-        np.interp(seconds, c[:, 1], c[:, 3 + part], left=math.nan) for c in curves
-    ]
+    values = [np.interp(seconds, c[:, 1], c[:, 3], left=math.nan) for c in curves]
     mean = statistics.mean(map(float, values))
     return NOTHING if math.isnan(mean) else f"{mean:.3f}"
 

@@ -31,7 +31,7 @@ def run(options, wanted, write):
     print(write(complete(wanted, path, workers, options.full), options.output))
 
 
-def planned(parts, options, evaluations, key_dim=KEY_DIM):
+def planned(parts, options, evaluations):
     """Returns the selected runs without duplicates, in the order of seeds.
 
     If the command is stopped early, its table then still has all tasks.
@@ -41,13 +41,12 @@ def planned(parts, options, evaluations, key_dim=KEY_DIM):
             rate, which are all combined.
         options: as in `run`; `steps` replaces the steps of tasks.
         evaluations: int, how often a run is measured.
-        key_dim: int, size of a head.
     """
     runs = [
         {
             "task": task,
             "row": row,
-            "key_dim": key_dim,
+            "key_dim": KEY_DIM,
             "seed": seed,
             "learning_rate": factor * task.learning_rate,
             "steps": options.steps or task.steps,

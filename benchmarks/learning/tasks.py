@@ -40,12 +40,10 @@ class Task:
     in training. Without `num_classes`, each position predicts a token. Without `grid`,
     positions are one-dimensional. Without `position_embedding`, `PerformerLM` chooses.
     Training ends at the held-out accuracy `enough`. With `decay` the learning rate
-    falls linearly to 0 after `steps`. `parts` are measured separately: weights of
-    held-out batches are then `(parts, B, L)`, and the first part is the result.
-    `embedding` is a function of vocabulary size and model width, or `None` for
-    `PairsOfTokens`. With `has_reader` the logits are from `models.Reader`. Training
-    begins with the stages `shorter`: tuples of a draw function for shorter sequences, a
-    batch size, and the share of the steps at which the stage ends.
+    falls linearly to 0 after `steps`. With `has_reader` the logits are from
+    `models.Reader`. Training begins with the stages `shorter`: tuples of a draw
+    function for shorter sequences, a batch size, and the share of the steps at which
+    the stage ends.
     """
 
     name: str
@@ -65,8 +63,6 @@ class Task:
     decay: bool = False
     has_reader: bool = False
     enough: float | None = None
-    parts: tuple[str, ...] = ()
-    embedding: typing.Callable | None = None
     shorter: tuple[tuple[typing.Callable, int, float], ...] = ()
 
     def __post_init__(self):

@@ -23,8 +23,8 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
     Returns:
         Dict of numbers about the run, with its `"curve"`: lists of steps, seconds of
         training (without the first two steps of each length, which trace), loss in bits
-        of the last step, and `Task.measure` of held-out data, for each of `Task.parts`
-        if any. The curve ends before `steps` if `Task.enough` was reached.
+        of the last step, and `Task.measure` of held-out data. The curve ends before
+        `steps` if `Task.enough` was reached.
     """
     began = time.perf_counter()
     run = {
@@ -43,16 +43,15 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
     model = models.make_model(task, row, key_dim, seed)
     random = np.random.default_rng([seed, 7])
     curve = learn(model, task, learning_rate, steps, evaluations, random)
-    run |= {
+    return {
+        **run,
         "parameters": models.count_parameters(model),
         "state": models.numbers_in_state(row, task, key_dim),
         "seconds": curve[-1][1],
         "curve": curve,
         "result": curve[-1][3],
+        "seconds_in_all": round(time.perf_counter() - began, 1),
     }
-    if task.parts:
-        run["parts"] = task.parts
-    return {**run, "seconds_in_all": round(time.perf_counter() - began, 1)}
 
 
 def learn(model, task, learning_rate, steps, evaluations, random):
@@ -75,9 +74,9 @@ def learn(model, task, learning_rate, steps, evaluations, random):
             if index > untimed:
                 seconds += clock() - start
             if index in noted:
-                values = [round(float(value), 4) for value in np.atleast_1d(measure())]
-                curve.append([index, round(seconds, 3), round(loss, 4), *values])
-                if task.enough is not None and values[0] >= task.enough:
+                value = round(measure(), 4)
+                curve.append([index, round(seconds, 3), round(loss, 4), value])
+                if task.enough is not None and value >= task.enough:
                     return curve
     return curve
 
@@ -106,15 +105,12 @@ def step_of(model, learning_rate, jit_compile, decay_steps=None):
 
 
 def measuring(model, task):
-    """Returns a function that measures the current model on held-out data.
-
-    The function returns a float, or an array with a value for each of `Task.parts`.
-    """
+    """Returns a function that measures the current model on held-out data."""
     sums = summing(model, task)
 
     def measure():
         right, loss, asked = sums().sum(-1)
-        return {"accuracy": right, "bits": loss}[task.measure] / asked
+        return float({"accuracy": right, "bits": loss}[task.measure] / asked)
 
     return measure
 
@@ -123,7 +119,7 @@ def summing(model, task):
     """Returns a function that sums over held-out sequences, with the current model.
 
     The function returns a float64 array `(3, sequences)`: right answers, bits, and
-    questions. With `Task.parts` the shape is `(3, parts, sequences)`.
+    questions.
     """
     held_out = task.held_out()
 
@@ -134,8 +130,6 @@ def summing(model, task):
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
         loss /= tf.math.log(2.0)
         terms = tf.stack([tf.cast(right, tf.float32), loss, tf.ones_like(loss)])
-        if task.parts:
-            terms = terms[:, tf.newaxis]
         return tf.reduce_sum(terms * weights, -1)
 
     def now():

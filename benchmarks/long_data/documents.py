@@ -21,7 +21,7 @@ def main(argv=None):
     study.main(__doc__, "documents", make_tasks, LENGTHS, FULL_LENGTHS, argv)
 
 
-def make_tasks(length, options):
+def make_tasks(length):
     training, held_out = (functools.partial(draw, part) for part in (False, True))
     return [
         study.task(

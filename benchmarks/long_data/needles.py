@@ -17,7 +17,7 @@ def main(argv=None):
     study.main(__doc__, "needles", make_tasks, LENGTHS, FULL_LENGTHS, argv)
 
 
-def make_tasks(length, options):
+def make_tasks(length):
     return [task_of(length, num_pairs) for num_pairs in NUM_KEYS]
 
 

@@ -6,7 +6,7 @@ import statistics
 from benchmarks import runner
 from benchmarks.learning import models, study
 from benchmarks.learning.report import at_equal_time, minus, of_row, origin
-from benchmarks.learning.study import KEY_DIM, SEEDS
+from benchmarks.learning.study import SEEDS
 from benchmarks.learning.tasks import Task
 from benchmarks.tables import NOTHING, by, table
 
@@ -36,24 +36,20 @@ SHORTEST = 3 / 5
 TOKENS, WINDOW = 4096, 64
 
 
-def main(
-    about, name, make_tasks, lengths, full_lengths, argv=None, key_dim=KEY_DIM, **more
-):
+def main(about, name, make_tasks, lengths, full_lengths, argv=None):
     """Reads the command line, trains what is missing and writes the report.
 
     Args:
         about, name: strs, the documentation of the script and its name.
-        make_tasks: function from a length and the options to a list of tasks.
+        make_tasks: function from a length to a list of tasks.
         lengths, full_lengths: ints, tokens of a sequence, by default and with `--full`.
         argv: list of strings, or `None` for those of the process.
-        key_dim: int, size of a head.
-        **more: options, as in `runner.options`.
     """
-    more |= dict(lengths=[int], output=runner.RUNS / "long_data" / name)
+    more = dict(lengths=[int], output=runner.RUNS / "long_data" / name)
     options = runner.options(about, argv, {"rows": ROWS}, **study.OPTIONS, **more)
     lengths = options.lengths or (full_lengths if options.full else lengths)
-    tasks = [task for length in lengths for task in make_tasks(length, options)]
-    study.run(options, plan(tasks, options, key_dim), write)
+    tasks = [task for length in lengths for task in make_tasks(length)]
+    study.run(options, plan(tasks, options), write)
 
 
 def task(name, length, draw, held_out, shortest, **options):
@@ -83,7 +79,7 @@ def batch_size(length):
     return max(1, TOKENS // length)
 
 
-def plan(tasks, options, key_dim):
+def plan(tasks, options):
     """Arguments of `training.train`, the first seeds of all tasks first."""
     seeds = options.seeds or (SEEDS if options.full else SEEDS[:1])
     parts = []
@@ -91,7 +87,7 @@ def plan(tasks, options, key_dim):
         has_exact = task.length <= EXACT_UP_TO
         rows = [row for row in ROWS if has_exact or models.EXACT not in row]
         parts.append((task, seeds, rows, (1,)))
-    runs = study.planned(parts, options, EVALUATIONS, key_dim)
+    runs = study.planned(parts, options, EVALUATIONS)
     for run in runs:
         run["steps"] *= MORE_STEPS if LONGER in run["row"] else 1
     return runs
@@ -137,21 +133,17 @@ beside it are features. With "{models.EXACT_LAST}" the second of two blocks is e
 
 
 def task_table(runs):
-    """A line for each attention in one task, with every part of what is measured."""
+    """Returns a table with a line for each attention in one task."""
     performer = of_row(runs, RECOMMENDED) or of_row(runs, PERFORMER)
     seconds = seconds_of(performer) if performer else None
     local = of_row(runs, models.WINDOW)
-    names = runs[0].get("parts") or [runs[0]["measure"]]
-    header = ["attention"]
-    for name in names:
-        header += [name, NOTHING if seconds is None else f"after {seconds:.0f} s"]
-    header += [f"minus {models.WINDOW}", "seeds", "seconds", "state", "parameters"]
+    after = NOTHING if seconds is None else f"after {seconds:.0f} s"
+    header = ["attention", runs[0]["measure"], after, f"minus {models.WINDOW}"]
+    header += ["seeds", "seconds", "state", "parameters"]
     lines = []
     for row, same in by(runs, "row"):
-        line = [row]
-        for part in range(len(names)):
-            last = statistics.mean(run["curve"][-1][3 + part] for run in same)
-            line += [f"{last:.3f}", at_equal_time(same, seconds, part)]
+        last = statistics.mean(run["curve"][-1][3] for run in same)
+        line = [row, f"{last:.3f}", at_equal_time(same, seconds)]
         counts = (f"{same[0][name]:,}" for name in ("state", "parameters"))
         difference = minus(same, local) if local else NOTHING
         line += [difference, len(same), f"{seconds_of(same):.0f}", *counts]

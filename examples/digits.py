@@ -51,13 +51,12 @@ ROWS = {
 GIVEN, DRAWN = to_rgb("#0b5cab"), to_rgb("#1a1a1a")
 
 
-def main(steps: int = 300, output_dir: str = "runs/digits", temperature: float = 0.9):
+def main(steps: int = 300, output_dir: str = "runs/digits"):
     """Trains and compares models; returns bits per held-out pixel, and the pictures.
 
     Args:
         steps: optimizer steps of each model, 32 digits each.
         output_dir: folder for `digits.png`.
-        temperature: temperature of sampling.
     """
     images, labels = read_digits()
     is_held_out = np.arange(len(images)) % 10 == 0
@@ -78,7 +77,7 @@ def main(steps: int = 300, output_dir: str = "runs/digits", temperature: float =
         for what, rows in {"completed": SIDE // 2, "from nothing": 0}.items():
             prompt = test[chosen, : 1 + rows * SIDE]
             drawn = keras_performer.generate(
-                model, prompt, LENGTH + 1, temperature=temperature, seed=0, verbose=0
+                model, prompt, LENGTH + 1, temperature=0.9, seed=0, verbose=0
             )
             pictures[f"{what},\n{name}"] = drawn[:, 1:], rows
     trials.show("bits per held-out pixel", bits)

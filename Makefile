@@ -80,12 +80,12 @@ bench: $(installed)
 	$(python) -m benchmarks.measure $(ARGS)
 	$(python) -m benchmarks.decoding
 
-# Core cases, an hour on two CPU cores. ARGS="--steps 20 --seeds 0" is a trial.
+# Core cases, an hour on two CPU cores. ARGS="--steps 20 --output runs/trial" tries it.
 .PHONY: bench-learning
 bench-learning: $(installed)
 	$(python) -m benchmarks.learning $(ARGS)
 
-# Core cases, within two hours on two CPU cores; ARGS="--steps 20 --seeds 0" is a trial.
+# Core cases, within two hours on two CPU cores; ARGS="--steps 20 --output runs/trial" tries it.
 .PHONY: bench-long-range
 bench-long-range: $(installed)
 	$(python) -m benchmarks.long_range $(ARGS)

@@ -13,16 +13,8 @@ from benchmarks.tables import NOTHING, by, table
 
 LEARNED = 0.9
 LEARNED_AFTER = f"{LEARNED:.0%} after"
-SWAP = """\
-## Exact attention exchanged
-
-What trained models with exact attention lose in held-out bits when other attention
-takes its place, with their weights and without training."""
-SWAPPED = (
-    *("window", "softmax", "taylor", "window + softmax", "window + taylor"),
-    *("window + softmax, low gain", "window + taylor, low gain"),
-    *("window + softmax, calibrated", "window + taylor, calibrated"),
-)
+# A section of the stored page. Its measurement left after commit 67baaf73.
+EXCHANGED = "exchanged.md"
 
 EXPLANATION = f"""\
 "window" is `LocalAttention`; "softmax", "taylor" and "relu" are `PerformerAttention`
@@ -47,8 +39,10 @@ def write(runs, folder):
     """Writes `tables.md` from dicts of `training.train`, in the order of the plan."""
     about = "The seed of digits is the fold that is held out."
     parts = sections("# Does it learn?", runs, folder, models.ROWS, about)
-    swapped = swap_table(runs)
-    return runner.write_page(folder, [*parts, *([SWAP, swapped] if swapped else [])])
+    exchanged = folder / EXCHANGED
+    if exchanged.exists():
+        parts.append(exchanged.read_text().rstrip())
+    return runner.write_page(folder, parts)
 
 
 def sections(title, runs, folder, rows, about, left_out=(), also=()):
@@ -177,26 +171,6 @@ def steps_to_learn(runs):
         for run in runs
     )
     return "never" if math.isinf(needed) else f"{needed:,.0f} steps"
-
-
-def swap_table(runs):
-    """Returns a table of bits that exact models lose; "" without such models.
-
-    Stored runs have these losses as `"swap"`; their measurement left after commit
-    67baaf73. `benchmarks.conversion.small` measures more.
-    """
-    groups = by([run for run in runs if run.get("swap")], "task", "key_dim")
-    lines = []
-    for row in SWAPPED:
-        line = [row]
-        for _, same in groups:
-            # an old run may lack a row
-            lost = [run["swap"][row] for run in best(same) if row in run["swap"]]
-            seeds = " / ".join(f"{bits:.3f}" for bits in lost)
-            line.append(f"{statistics.mean(lost):.3f} ({seeds})" if lost else NOTHING)
-        lines.append(line)
-    header = ["bits lost", *(f"{task}, key_dim {size}" for (task, size), _ in groups)]
-    return table(header, lines) if groups else ""
 
 
 def with_spread(runs, of_task):

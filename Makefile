@@ -85,7 +85,7 @@ bench: $(installed)
 bench-learning: $(installed)
 	$(python) -m benchmarks.learning $(ARGS)
 
-# Core cases, within two hours on two CPU cores; ARGS="--steps 20 --output runs/trial" tries it.
+# Core cases, within two hours on two CPU cores. ARGS is as in bench-learning.
 .PHONY: bench-long-range
 bench-long-range: $(installed)
 	$(python) -m benchmarks.long_range $(ARGS)

@@ -257,7 +257,8 @@ class AttentionLayer(
         """Returns the output of `call` from the inputs that `read` returned."""
         causal = inputs.visible.causal
         if state is not None or with_state:
-            layer_state.check(self, causal, state, with_state, with_scores)
+            batch = inputs.query.shape[0]
+            layer_state.check(self, causal, batch, state, with_state, with_scores)
         slices = current_slices()
         if slices is not None:
             layer_state.check_no_state(self, state, with_state, with_scores)

@@ -31,7 +31,7 @@ def no_state(layer):
     )
 
 
-def check(layer, causal, state, return_state, return_attention_scores):
+def check(layer, causal, batch, state, return_state, return_attention_scores):
     """Raises a `ValueError` if a call cannot have this state, or any state."""
     if not layer.supports_state:
         raise no_state(layer)
@@ -55,6 +55,13 @@ def check(layer, causal, state, return_state, return_attention_scores):
             "state must keep its dtypes, int32 and float32, with any dtype of the "
             "layer: pass it unchanged from get_initial_state or an earlier call. "
             f"Received: position of dtype {tf.as_dtype(state['position'].dtype).name}"
+        )
+    shape = tf.TensorShape(state["position"].shape)
+    if not shape.is_compatible_with((batch,)):
+        raise ValueError(
+            "state must come from get_initial_state or an earlier call of this layer, "
+            f"for this batch size: position of shape ({batch},). Received: position of "
+            f"shape {tuple(shape)}"
         )
 
 

@@ -255,10 +255,8 @@ class AttentionLayer(
 
     def respond(self, inputs, with_scores, training, positions, state, with_state):
         """Returns the output of `call` from the inputs that `read` returned."""
-        causal = inputs.visible.causal
         if state is not None or with_state:
-            batch = inputs.query.shape[0]
-            layer_state.check(self, causal, batch, state, with_state, with_scores)
+            layer_state.check(self, inputs, state, with_state, with_scores)
         slices = current_slices()
         if slices is not None:
             layer_state.check_no_state(self, state, with_state, with_scores)

@@ -31,11 +31,11 @@ def no_state(layer):
     )
 
 
-def check(layer, causal, batch, state, return_state, return_attention_scores):
+def check(layer, inputs, state, return_state, return_attention_scores):
     """Raises a `ValueError` if a call cannot have this state, or any state."""
     if not layer.supports_state:
         raise no_state(layer)
-    if not causal:
+    if not inputs.visible.causal:
         raise ValueError(
             "Only causal attention has a state: make the layer with causal=True. "
             f"Received: state={'None' if state is None else 'given'}, "
@@ -56,12 +56,19 @@ def check(layer, causal, batch, state, return_state, return_attention_scores):
             "layer: pass it unchanged from get_initial_state or an earlier call. "
             f"Received: position of dtype {tf.as_dtype(state['position'].dtype).name}"
         )
-    shape = tf.TensorShape(state["position"].shape)
+    check_batch(state, inputs.query)
+
+
+def check_batch(state, inputs):
+    """Raises a `ValueError` if a state, if any, is for another batch size."""
+    if state is None:
+        return
+    batch, shape = inputs.shape[0], tf.TensorShape(state["position"].shape)
     if not shape.is_compatible_with((batch,)):
         raise ValueError(
-            "state must come from get_initial_state or an earlier call of this layer, "
-            f"for this batch size: position of shape ({batch},). Received: position of "
-            f"shape {tuple(shape)}"
+            "state must come from get_initial_state or an earlier call for this batch "
+            f"size: position of shape ({batch},). Received: position of shape "
+            f"{tuple(shape)}"
         )
 
 

@@ -424,6 +424,7 @@ class PerformerLM(
         embedding passes to `read_out`, `()` for nothing; and the state after these
         tokens, with the entries of `embedding_state`.
         """
+        layer_state.check_batch(state, inputs)
         positions = self._positions(size(inputs, 1), state)
         call_inputs.check_ids(inputs, self.embedding)
         start = self.embedding_state(tf.shape(inputs)[0]) if state is None else state

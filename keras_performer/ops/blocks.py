@@ -3,12 +3,11 @@
 Sizes are Python ints if they are static, otherwise scalar tensors.
 """
 
-import copy
 import typing
 
 import tensorflow as tf
 
-from keras_performer.ops.shapes import ceil_div, pad, size
+from keras_performer.ops.shapes import ceil_div, pad, size, sizes, slice_of
 
 
 class Sizes(typing.NamedTuple):
@@ -99,14 +98,6 @@ class Blocks:
         rest = [size(x, axis) for axis in range(2, len(x.shape))]
         return tf.reshape(x, [size(x, 0), self.count, self.tokens, *rest])
 
-    def cut_mask(self, mask, batch_size):
-        """Cuts a mask `(B, length)`; `None` stays `None` unless blocks are padded."""
-        if mask is None:
-            if not self.padded:
-                return None
-            mask = tf.ones((batch_size, self.length), tf.bool)
-        return self.cut(mask)
-
     def join(self, array, shape):
         """Joins an array of `(B, tokens, ...)` blocks to a tensor of static `shape`."""
         return self.join_blocks(array.stack(), shape)
@@ -175,12 +166,96 @@ class Blocks:
         """Returns the shape of a block of `(B, any, heads, any)` x with size `dim`."""
         return size(x, 0), self.tokens, x.shape[2], dim
 
-    def after(self, count):
-        """Returns these blocks with `count` more of the same length before them."""
-        blocks = copy.copy(self)
-        blocks.count += count
-        blocks.length += count * self.tokens
-        return blocks
+
+class Halo:
+    """The keys that blocks of queries read: their own, and a halo around them.
+
+    Keys, values, gates and masks are tensors `(B, before + length, ...)`. Gradients of
+    the keys in a halo pass from each block to the block before it.
+
+    Args:
+        blocks: `Blocks` of the queries.
+        lead, trail: ints, numbers of keys that a block reads before and after its own.
+        before: int, number of keys before the first query, at most `lead`.
+    """
+
+    def __init__(self, blocks, lead, trail, before):
+        self.blocks, self.before = blocks, before
+        self.size = lead + trail
+        self._front = lead - before
+        end = blocks.count * blocks.tokens - blocks.length + trail
+        self.paddings = [[0, 0], [self._front, end]]
+
+    def pad(self, x):
+        """Pads keys for `read`; without a halo cuts them into blocks."""
+        if not self.size:
+            return self.blocks.cut(x)
+        return pad(x, [*self.paddings, *[[0, 0]] * (len(x.shape) - 2)])
+
+    def read(self, x, i):
+        """Returns the keys that block i reads, `(B, size + tokens, ...)`."""
+        if not self.size:
+            return block_of(x, i)
+        return slice_of(x, i * self.blocks.tokens, self.size + self.blocks.tokens)
+
+    def own(self, x):
+        """Returns keys without those before the first query."""
+        return x[:, self.before :] if self.before else x
+
+    def nothing(self, keys, dtype):
+        """Returns gradients of 0 for `split_off`, after the last block."""
+        if not self.size:
+            return ()
+        shapes = [(size(x, 0), self.size, *sizes(x)[2:]) for x in keys]
+        return tuple(tf.zeros(shape, dtype) for shape in shapes)
+
+    def split_off(self, dkeys, later):
+        """Splits the gradients of the keys that a block has read.
+
+        Args:
+            dkeys: list of tensors `(B, size + tokens, ...)`.
+            later: of the last `size` of these keys, from the block after this one.
+
+        Returns:
+            `(dkeys, later)`: the complete gradients of the last `tokens` keys, and the
+            gradients of the others, for the block before this one.
+        """
+        if not self.size:
+            return dkeys, later
+        tokens = self.blocks.tokens
+        own = [[0, 0], [tokens, 0], [0, 0], [0, 0]]
+        dkeys = [x + tf.pad(y, own) for x, y in zip(dkeys, later)]
+        earlier, dkeys = zip(*(tf.split(x, [self.size, tokens], 1) for x in dkeys))
+        return dkeys, shaped(earlier, later)
+
+    def joined(self, dkeys, later):
+        """Returns gradients of all keys from those of the blocks and of the first halo.
+
+        Args:
+            dkeys: list of tensors `(B, length, ...)`.
+            later: from `split_off` of the first block.
+        """
+        if self._front == self.size:
+            return dkeys
+        count = self.before + self.blocks.length
+        return [
+            tf.concat([tf.cast(y[:, self._front :], x.dtype), x], 1)[:, :count]
+            for x, y in zip(dkeys, later)
+        ]
+
+
+def block_of(x, i):
+    """Returns block i of `(B, count, ...)`, without a copy if count is 1."""
+    if x.shape[1] == 1:
+        return tf.squeeze(x, 1)
+    return tf.gather(x, i, axis=1)  # takes the fewest operations
+
+
+def shaped(tensors, like):
+    """Gives tensors the static shapes of the loop's inputs, which must not change."""
+    for x, y in zip(tensors, like):
+        x.set_shape(y.shape)
+    return tuple(tensors)
 
 
 def new_array(dtype, count, shape):

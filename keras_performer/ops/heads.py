@@ -7,6 +7,7 @@ share a key-value head.
 
 import tensorflow as tf
 
+from keras_performer.ops.blocks import block_of
 from keras_performer.ops.shapes import compute_dtype, repeat, size
 
 
@@ -83,10 +84,3 @@ class Heads:
             tf.reshape(r, (-1, self.num_key_value_heads, features)),
             tf.reshape(sums, (-1, self.num_key_value_heads, rows, features)),
         )
-
-
-def block_of(x, i):
-    """Returns block i of `(B, count, ...)`, without a copy if count is 1."""
-    if x.shape[1] == 1:
-        return tf.squeeze(x, 1)
-    return tf.gather(x, i, axis=1)  # takes the fewest operations

@@ -30,7 +30,7 @@ from keras_performer.ops.normalizer import (
 )
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.tensors import TensorLike
-from keras_performer.ops.visibility import Visibility
+from keras_performer.ops.visibility import Visibility, mask_or_all
 
 
 class State(typing.NamedTuple):
@@ -252,7 +252,9 @@ class _Keys:
         self.num_features = kernel.num_features(key.shape[3])
         tokens = block_tokens or tokens_per_block(key, self.num_features)
         self.blocks = Blocks(size(key, 1), tokens)
-        self.mask = self.blocks.cut_mask(key_mask, size(key, 0))
+        if self.blocks.padded:
+            key_mask = mask_or_all(key_mask, key)
+        self.mask = None if key_mask is None else self.blocks.cut(key_mask)
         self.tensors = [self.blocks.cut(x) for x in (key, value, *logs)]
 
     def read(self, i):

@@ -13,12 +13,12 @@ from keras_performer import ops
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.performer import add_drawn_weight, draw_once, seed_or_random
+from keras_performer.ops.blocks import block_of
 from keras_performer.ops.checks import check_attention_inputs, check_window
 from keras_performer.ops.gradients import custom_gradient
-from keras_performer.ops.heads import block_of
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.local.loops import Local
-from keras_performer.ops.local.recent import Recent, reach_within
+from keras_performer.ops.local.recent import reach_within
 from keras_performer.ops.normalizer import joined
 from keras_performer.ops.segments import segment_numbers
 from keras_performer.ops.shapes import compute_dtype, size
@@ -200,15 +200,13 @@ def attend_in_rounds(query, key, value, tokens, window, causal):
         indices = tf.gather(order, index, axis=1)
         return [tf.gather(x, indices, batch_dims=1) for x in tensors]
 
-    def unsort(index, blocks, arrays, like):
+    def unsort(index, tensors):
         indices = tf.gather(place, index, axis=1)
-        whole = [blocks.join(array, x.shape) for array, x in zip(arrays, like)]
-        return [tf.gather(x, indices, batch_dims=1) for x in whole]
+        return [tf.gather(x, indices, batch_dims=1) for x in tensors]
 
     def sorted_loops(index, *inputs):
-        x, *keys, own_codes = sort(index, *inputs, seen, codes)
-        keys = Recent(*keys)
-        return Bucketed(options, x, keys, own_codes, index), x, keys
+        *heads, own_seen, own_codes = sort(index, *inputs, seen, codes)
+        return Bucketed(options, *heads, own_seen, own_codes, index), heads
 
     def in_rounds(body, state):
         return tf.while_loop(
@@ -223,9 +221,8 @@ def attend_in_rounds(query, key, value, tokens, window, causal):
         dtype = compute_dtype(*inputs)
 
         def forward(index, *ends):
-            loops, x, keys = sorted_loops(index, *inputs)
-            found = unsort(index, loops.blocks, loops.forward(x, keys), ends)
-            return joined([ends, found])
+            loops, (x, *_) = sorted_loops(index, *inputs)
+            return joined([ends, unsort(index, loops.forward(x))])
 
         nothing = tf.zeros_like(value, dtype)
         no_keys = tf.zeros_like(value[..., :1], dtype) + tf.constant(EMPTY, dtype)
@@ -233,10 +230,9 @@ def attend_in_rounds(query, key, value, tokens, window, causal):
 
         def gradient(doutput, _):
             def backward(index, *totals):
-                loops, x, keys = sorted_loops(index, *inputs)
-                arrays = loops.backward(x, keys, *sort(index, *ends, doutput), None)
-                # the last array, sums over rows, is not needed
-                gradients = unsort(index, loops.blocks, arrays, [*inputs, ends[1]])
+                loops, heads = sorted_loops(index, *inputs)
+                given = sort(index, *ends, doutput)
+                gradients = unsort(index, loops.backward(*heads, None, *given, None))
                 return [total + dx for total, dx in zip(totals, gradients)]
 
             totals = in_rounds(backward, [tf.zeros_like(x, dtype) for x in inputs])
@@ -253,16 +249,16 @@ class Bucketed(Local):
     Codes `(X, T, rounds)` have the same order. Pairs of earlier rounds are hidden.
     """
 
-    def __init__(self, options, query, keys, codes, index):
-        super().__init__(options, query, keys)
+    def __init__(self, options, query, key, value, seen, codes, index):
+        super().__init__(options, query, key, value, seen)
         self.window = options[2]
         self.index = index
         self.query_codes = self.blocks.cut(codes)
-        self.key_codes = tf.pad(codes, [*self._ends(size(codes, 1)), [0, 0]])
+        self.key_codes = self.halo.pad(codes)
 
-    def visible_pairs(self, i):
+    def visible_pairs(self, i, numbers):
         queries = self.band.chunks(block_of(self.query_codes, i))
-        keys = self.band.spans(self._part(self.key_codes, i))
+        keys = self.band.spans(self.halo.read(self.key_codes, i))
 
         def near_in(index):
             query, key = (tf.gather(x, index, axis=3) for x in (queries, keys))

@@ -21,7 +21,13 @@ import math
 
 import tensorflow as tf
 
-from keras_performer.ops.blocks import Blocks, block_sizes, tokens_per_block
+from keras_performer.ops.blocks import (
+    Blocks,
+    Halo,
+    block_sizes,
+    shaped,
+    tokens_per_block,
+)
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.linear import chunkwise
@@ -48,6 +54,7 @@ from keras_performer.ops.shapes import (
     slice_of,
     to_chunks,
 )
+from keras_performer.ops.visibility import mask_or_all
 
 
 class Causal:
@@ -101,10 +108,10 @@ class Causal:
         chunks = min(max(budget // chunk, 1), most)
         if isinstance(length, int):
             chunks = min(chunks, ceil_div(max(length, 1), chunk))
-        self.halo, near_chunk = reach.delay, 1
+        lead, near_chunk = reach.delay, 1
         if reach.near:
             self.band = reach.band(heads)
-            self.halo = max(self.halo, self.band.lead)
+            lead = max(lead, self.band.lead)
             near_chunk = self.band.chunk
             least = min(ceil_div(near_chunk, chunk), most)
             chunks = max(chunks, least)
@@ -113,70 +120,50 @@ class Causal:
         multiple = math.lcm(chunks, near_chunk)
         tokens = max(chunks * chunk, multiple)
         self.blocks = Blocks(length, tokens, multiple=multiple)
+        self.halo = Halo(self.blocks, lead, 0, reach.before)
         self._see(*masks, key)
         # without the gates of a state
-        self.own_decays = [] if gates is None else [self._own(gates)]
+        self.own_decays = [] if gates is None else [self.halo.own(gates)]
         if gates is not None:
-            self.gates = self.cut(gates)
+            self.gates = self.halo.pad(gates)
         if fade is not None:
             self.own_decays.append(fade)
             self.fade = self.blocks.cut(fade)
 
     def _see(self, seen, starts, key):
         """Pads the masks to whole blocks and the first halo."""
-        blocks, delay = self.blocks, self.reach.delay
-        end = blocks.count * blocks.tokens - self.length
-        front = self.halo - self.reach.before
-        self.paddings = [[0, 0], [front, end]]
-        if seen is None and (blocks.padded or self.halo):
-            seen = tf.ones((size(key, 0), size(key, 1)), tf.bool)
+        blocks, halo, (_, (_, end)) = self.blocks, self.halo.size, self.halo.paddings
+        if blocks.padded or halo:
+            seen = mask_or_all(seen, key)
         self.seen = self.far_seen = self.numbers = None
         if seen is not None:
-            self.seen = pad(seen, self.paddings)
+            self.seen = pad(seen, self.halo.paddings)
             # without the last `delay` keys, which are far from no query here
-            far = slice_of(self.seen, self.halo - delay, self.length)
+            far = slice_of(self.seen, halo - self.reach.delay, self.length)
             self.far_seen = blocks.cut(far)
         if starts is not None:
             # tokens before the first belong to segment 0, as does the state
-            starts = pad(starts, [[0, 0], [self.halo + 1, end]])
+            starts = pad(starts, [[0, 0], [halo + 1, end]])
             self.numbers = segment_numbers(starts)
 
     # -- Inputs of a block.
-
-    def cut(self, x):
-        """Cuts keys or values into blocks; with a halo, only pads them."""
-        if not self.halo:
-            return self.blocks.cut(x)
-        return tf.pad(x, [*self.paddings, [0, 0], [0, 0]])
-
-    def _own(self, x):
-        """Returns keys, values or gates without those of a state."""
-        return x[:, self.reach.before :] if self.reach.before else x
 
     def keys(self, x, i):
         """Returns keys, values or gates of block i and its halo.
 
         The shape is `(X, halo + tokens, dim)`; `None` stays.
         """
-        if x is None:
-            return None
-        if self.halo:
-            return self.heads.rows_of_keys(self._slice(x, i))
-        return self.heads.key_rows(x, i)
-
-    def _slice(self, x, i, further=0):
-        tokens = self.blocks.tokens
-        return slice_of(x, i * tokens, self.halo + tokens + further)
+        return None if x is None else self.heads.rows_of_keys(self.halo.read(x, i))
 
     def far(self, x):
         """Returns the far keys in the result of `keys`, `(X, tokens, dim)`."""
-        if not self.halo:
+        if not self.halo.size:
             return x
-        return slice_of(x, self.halo - self.reach.delay, self.blocks.tokens)
+        return slice_of(x, self.halo.size - self.reach.delay, self.blocks.tokens)
 
     def _near(self, i, x, y, v, gates):
         """Returns the near pairs of block i, as in `Band.pairs`."""
-        first = self.halo - self.band.lead
+        first = self.halo.size - self.band.lead
         length = self.band.lead + self.blocks.tokens
         if first:
             y, v = (slice_of(z, first, length) for z in (y, v))
@@ -197,18 +184,20 @@ class Causal:
             shares = log_halves(tokens, group, self.heads.dtype)
         if self.numbers is None:
             return pairs_of(visible, mask)._replace(log_shares=shares)
-        numbers = self.heads.rows_of_mask(self._slice(self.numbers, i, 1))
+        halo = self.halo.size
+        start, count = i * self.blocks.tokens, halo + self.blocks.tokens + 1
+        numbers = self.heads.rows_of_mask(slice_of(self.numbers, start, count))
 
         def in_chunks(first):
             # the first number belongs to the token before the halo
             x = slice_of(numbers, first, self.blocks.tokens)
             return to_chunks(x, self.chunks)
 
-        first = self.halo - self.reach.delay
+        first = halo - self.reach.delay
         return pairs_of_segments(
             visible,
             mask,
-            repeat(in_chunks(self.halo + 1), group, 2),
+            repeat(in_chunks(halo + 1), group, 2),
             in_chunks(first + 1),
             in_chunks(first)[:, :, :1],
         )._replace(log_shares=shares)
@@ -268,7 +257,7 @@ class Causal:
         """
         kernel, heads, blocks = self.kernel, self.heads, self.blocks
         queries = blocks.cut(query)
-        keys, values = self.cut(key), self.cut(value)
+        keys, values = map(self.halo.pad, (key, value))
         start = r, sums
         # a single block starts from the initial state: no array of states
         kept = start if blocks.many else ()
@@ -291,7 +280,7 @@ class Causal:
                 found.append(lacks)
             found = [heads.query_block(z) for z in found]
             arrays = [z.write(i, x) for z, x in zip(arrays, (normalizer, *found))]
-            state = _shaped((block.references.r_new, block.end), state)
+            state = shaped((block.references.r_new, block.end), state)
             return state, states, *arrays
 
         shapes = [heads.query_rows_shape(query, blocks.tokens, 1)]
@@ -323,7 +312,7 @@ class Causal:
         kernel, heads, blocks = self.kernel, self.heads, self.blocks
         normalizers, states = saved
         queries = blocks.cut(query)
-        keys, values = self.cut(key), self.cut(value)
+        keys, values = map(self.halo.pad, (key, value))
         rows = [
             None if z is None else blocks.cut(z)
             for z in (doutput, output, dlog_sums, log_sums)
@@ -359,14 +348,14 @@ class Causal:
                 with_gates = self.gates is not None
                 dx_near, *near = self.band.backward(pairs, d, log, with_gates)
                 dx += dx_near
-                first = [[0, 0], [self.halo - self.band.lead, 0], [0, 0]]
+                first = [[0, 0], [self.halo.size - self.band.lead, 0], [0, 0]]
                 dkeys = [
                     self._in_halo(z) + tf.pad(w, first) for z, w in zip(dkeys, near)
                 ]
-            elif self.halo:
+            elif self.halo.size:
                 dkeys = [self._in_halo(z) for z in dkeys]
             dkeys = [heads.key_block(z) for z in dkeys]
-            dkeys, later = self._with_later(dkeys, later)
+            dkeys, later = self.halo.split_off(dkeys, later)
             written = [heads.query_block(dx), *dkeys]
             if self.fade is not None:
                 by_head = tf.reshape(dlog, (size(dlog, 0), -1, heads.group))
@@ -374,22 +363,17 @@ class Causal:
                 written.append(heads.key_block(dfade))
             arrays = [z.write(i, w) for z, w in zip(arrays, written)]
             dtrained = [w + y + z for w, y, z in zip(dtrained, of_queries, of_keys)]
-            (dend,) = _shaped([found.dsums], [dend])
+            (dend,) = shaped([found.dsums], [dend])
             return dend, dtrained, dgain, later, *arrays
 
-        later = ()
-        if self.halo:
-            shape = size(key, 0), self.halo, key.shape[2]
-            dims = [size(key, 3), size(value, 3)]
-            dims += [] if self.gates is None else [1]
-            later = tuple(tf.zeros((*shape, dim), heads.dtype) for dim in dims)
+        read = [z for z in (key, value, self.gates) if z is not None]
         start = (
             dsums,
             [tf.zeros_like(z) for z in kernel.trained],
             () if self.gain is None else tf.zeros((query.shape[2], 1), heads.dtype),
-            later,
+            self.halo.nothing(read, heads.dtype),
         )
-        own = [query, self._own(key), self._own(value)]
+        own = [query, self.halo.own(key), self.halo.own(value)]
         own += self.own_decays
         arrays = [blocks.array(heads.dtype) for _ in own]
         dsums, dtrained, dgain, later, *arrays = blocks.loop(
@@ -397,14 +381,7 @@ class Causal:
         )
         dquery, *dkeys = blocks.join_in_turn(arrays, own)
         dfade = [dkeys.pop()] if self.fade is not None else []
-        if self.reach.before:
-            dkeys = [
-                tf.concat(
-                    [tf.cast(z[:, self.halo - self.reach.before :], w.dtype), w], 1
-                )
-                for z, w in zip(later, dkeys)
-            ]
-        dkey, dvalue, *dgates = dkeys
+        dkey, dvalue, *dgates = self.halo.joined(dkeys, later)
         inputs = dquery, dkey, dvalue, dsums
         return inputs, dgain, (*dgates, *dfade), dtrained
 
@@ -443,21 +420,4 @@ class Causal:
     def _in_halo(self, x):
         """Pads gradients of far keys with zeros, to the halo and the block."""
         delay = self.reach.delay
-        return tf.pad(x, [[0, 0], [self.halo - delay, delay], [0, 0]])
-
-    def _with_later(self, dkeys, later):
-        """Returns complete gradients, and gradients that the block before adds to."""
-        if not self.halo:
-            return dkeys, later
-        tokens = self.blocks.tokens
-        own = [[0, 0], [tokens, 0], [0, 0], [0, 0]]
-        dkeys = [z + tf.pad(w, own) for z, w in zip(dkeys, later)]
-        earlier, dkeys = zip(*(tf.split(z, [self.halo, tokens], 1) for z in dkeys))
-        return dkeys, _shaped(earlier, later)
-
-
-def _shaped(tensors, like):
-    """Gives tensors the static shapes of the loop's inputs, which must not change."""
-    for x, y in zip(tensors, like):
-        x.set_shape(y.shape)
-    return tuple(tensors)
+        return tf.pad(x, [[0, 0], [self.halo.size - delay, delay], [0, 0]])

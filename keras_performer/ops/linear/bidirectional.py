@@ -9,7 +9,6 @@ from keras_performer.ops.checks import (
     check_no_window,
     check_not_causal,
 )
-from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.kernels.base import EMPTY, Kernel
 from keras_performer.ops.linear.causal import attend_within
 from keras_performer.ops.linear.reach import Reach
@@ -183,36 +182,20 @@ def reversed_inputs(visible, decay, after=(None, None)):
     return tuple(moved)
 
 
-@custom_gradient
 def _joined(output, log_sums, signs):
     """Joins means over sequences and over their reverses into means over all keys.
 
     `log_sums` are logarithms of the absolute sums of weights, which have these `signs`.
     """
-
-    def shares():
-        logs = _halves(log_sums)
-        # keys that decays hide have log-sums, too: at most EMPTY
-        seen = tf.where(logs > EMPTY, _halves(signs), tf.zeros_like(logs))
-        sums = seen * tf.exp(logs - tf.reduce_max(logs, 0))
-        return tf.math.divide_no_nan(sums, tf.reduce_sum(sums, 0))
-
-    def gradient(d):
-        means, share = _halves(output), shares()
-        further = means - tf.reduce_sum(share * means, 0)
-        dlogs = share * tf.reduce_sum(d * further, -1, keepdims=True)
-        return _batch_of(share * d), _batch_of(dlogs), tf.zeros_like(signs)
-
-    return tf.reduce_sum(shares() * _halves(output), 0), gradient
+    logs = _halves(log_sums)
+    # keys that decays hide have log-sums, too: at most EMPTY
+    seen = tf.where(logs > EMPTY, _halves(signs), tf.zeros_like(logs))
+    sums = seen * tf.exp(logs - tf.stop_gradient(tf.reduce_max(logs, 0)))
+    shares = tf.math.divide_no_nan(sums, tf.reduce_sum(sums, 0))
+    return tf.reduce_sum(shares * _halves(output), 0)
 
 
 def _halves(x):
     """Splits a batch into sequences and reverses turned back, `(2, B, T, ...)`."""
     first, second = tf.split(x, 2)
     return tf.stack([first, tf.reverse(second, [1])])
-
-
-def _batch_of(x):
-    """Inverts `_halves`."""
-    first, second = tf.unstack(x)
-    return tf.concat([first, tf.reverse(second, [1])], 0)

@@ -68,12 +68,12 @@ def one_token(kernel, reach, masks, query, key, value, gain, fades, r, sums):
     if not reach.near:
         return output, log, None, r, sums
     window = slice(1, before + 1 - reach.nearest)
-    y, v, seen = (x[:, window][:, tf.newaxis] for x in (key, value, seen))
-    y, v, seen = heads.key_rows(y, 0), heads.key_rows(v, 0), heads.mask_rows(seen, 0)
+    y, v = (heads.rows_of_keys(x[:, window]) for x in (key, value))
+    seen = heads.rows_of_mask(seen[:, window])
     band = tf.transpose(hidden_unless(seen, log.dtype), (0, 2, 1))
     if fades:
         sums_ = tf.cumsum(fades[0], axis=1, exclusive=True, reverse=True)[:, window]
-        band += tf.transpose(heads.key_rows(sums_[:, tf.newaxis], 0), (0, 2, 1))
+        band += tf.transpose(heads.rows_of_keys(sums_), (0, 2, 1))
     near = softmax_means(q * query.shape[3] ** -0.5, y, with_ones(v), band)
     near = [tf.reshape(x, (*shape, size(x, 2))) for x in near]
     output, log = joined([near, (output, log)])

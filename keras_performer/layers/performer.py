@@ -18,7 +18,6 @@ from keras_performer.layers.config import KeepsWithoutEntry, must_be_built
 from keras_performer.layers.dense import full_weight
 from keras_performer.ops.blocks import has_gpu
 from keras_performer.ops.checks import check_window
-from keras_performer.ops.linear_attention import linear_attention
 from keras_performer.ops.shapes import compute_dtype, size, sum_dtype
 from keras_performer.ops.slices import (
     Earlier,
@@ -28,6 +27,7 @@ from keras_performer.ops.slices import (
     state_after,
 )
 from keras_performer.ops.state import sum_of_states
+from keras_performer.ops.windowed import linear_attention
 
 # With a window and a gate, heads of size 16 learned as much with 128 random features as
 # with 256 in all tasks but one, in less time (the guide *Feature maps* has results).

@@ -24,14 +24,13 @@ import tensorflow as tf
 from keras_performer.ops import decays
 from keras_performer.ops.checks import check_attention_inputs, check_decay
 from keras_performer.ops.linear.bidirectional import attend_both_ways, reversed_inputs
-from keras_performer.ops.linear_attention import linear_attention
 from keras_performer.ops.local import attention as local
 from keras_performer.ops.local.attention import local_attention
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.shapes import compute_dtype, pad, size
 from keras_performer.ops.state import State, absorb, answer, merged, sum_of_states
 from keras_performer.ops.visibility import Visibility
-from keras_performer.ops.windowed import WindowedState
+from keras_performer.ops.windowed import WindowedState, linear_attention
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from keras_performer.layers import (
     PerformerAttention,
     performer,
 )
-from keras_performer.ops.linear_attention import linear_attention
+from keras_performer.ops.windowed import linear_attention
 from tests.layers.inputs import normal, small_layer
 
 B, T, S, DIM = 2, 5, 7, 6

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.ops import decays
-from keras_performer.ops.linear_attention import linear_attention
+from keras_performer.ops.windowed import linear_attention
 
 from .cases import float64, normal, qkv, softmax_kernel
 from .test_trunk import (

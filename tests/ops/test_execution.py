@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.ops.linear.loops import Causal
 from keras_performer.ops.linear.reach import Reach
-from keras_performer.ops.linear_attention import linear_attention
+from keras_performer.ops.windowed import linear_attention
 
 from .cases import (
     HEAD_DIM,

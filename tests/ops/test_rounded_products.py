@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops, zoo
-from keras_performer.ops.linear_attention import linear_attention
+from keras_performer.ops.windowed import linear_attention
 
 from .cases import normal, pairs, segment_starts
 

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops.linear_attention import linear_attention
+from keras_performer.ops.windowed import linear_attention
 from tests.ops import reference
 
 from .cases import (

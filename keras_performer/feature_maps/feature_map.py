@@ -6,7 +6,7 @@ from typing import Any, Self, TypeAlias
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike
 
 # One array, or a dict of named arrays.
 Parameters: TypeAlias = tf.Tensor | dict[str, tf.Tensor]

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.feature_maps.feature_map import FeatureMap, Parameters
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike
 
 # Activations that Keras lacks or defines differently; the others are in Keras.
 _ACTIVATIONS = {

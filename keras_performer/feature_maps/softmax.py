@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.feature_maps.feature_map import FeatureMap, Parameters
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike
 
 
 def among(value, choices):

@@ -7,8 +7,7 @@ import tensorflow as tf
 from keras_performer.ops.checks import check_decay
 from keras_performer.ops.decays import between, gates
 from keras_performer.ops.kernels.base import EMPTY
-from keras_performer.ops.shapes import compute_dtype, size, sizes
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike, compute_dtype, size, sizes
 from keras_performer.ops.visibility import Visibility, without_hidden
 
 

@@ -4,8 +4,7 @@ import math
 
 import tensorflow as tf
 
-from keras_performer.ops.shapes import ceil_div
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike, ceil_div
 
 
 def gaussian_matrix(

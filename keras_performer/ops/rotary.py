@@ -5,8 +5,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from keras_performer.ops.shapes import compute_dtype
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike, compute_dtype
 
 # As in RoFormer, section 3.3, in KerasHub's RotaryEmbedding, and in the sinusoidal
 # positions of "Attention is all you need".

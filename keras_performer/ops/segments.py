@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_performer.ops.kernels.base import EMPTY
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike
 
 
 def segment_starts(

@@ -1,7 +1,12 @@
-"""Sizes and dtypes of tensors whose shape may be known only when a graph runs."""
+"""Types and sizes of tensors whose shape may be known only when a graph runs."""
+
+import typing
 
 import numpy as np
 import tensorflow as tf
+
+# All that `tf.convert_to_tensor` takes: a tensor, an array, nested lists of numbers.
+TensorLike: typing.TypeAlias = tf.types.experimental.TensorLike
 
 
 def size(x, axis):

@@ -28,8 +28,7 @@ from keras_performer.ops.normalizer import (
     with_normalizer_gradient,
     with_ones,
 )
-from keras_performer.ops.shapes import compute_dtype, size
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike, compute_dtype, size
 from keras_performer.ops.visibility import Visibility, mask_or_all
 
 

@@ -5,8 +5,7 @@ import typing
 import tensorflow as tf
 
 from keras_performer.ops.segments import segment_numbers
-from keras_performer.ops.shapes import size
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike, size
 
 
 class Visibility(typing.NamedTuple):

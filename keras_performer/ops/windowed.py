@@ -26,9 +26,8 @@ from keras_performer.ops.local import recent
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.normalizer import joined
 from keras_performer.ops.segments import restarted
-from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.shapes import TensorLike, compute_dtype, size
 from keras_performer.ops.state import State
-from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
 
 

@@ -17,8 +17,7 @@ from keras_performer.layers.performer import seed_or_random
 from keras_performer.ops.blocks import Blocks
 from keras_performer.ops.checks import check_attention_inputs
 from keras_performer.ops.exact import attend_to_seen
-from keras_performer.ops.shapes import size
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike, size
 from keras_performer.ops.visibility import Visibility, mask_or_all
 
 # An empty entry in a table of blocks.

@@ -22,8 +22,7 @@ from keras_performer.ops.exact import attend_to_seen, attend_with_log_sums
 from keras_performer.ops.local import attention as local
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.normalizer import joined
-from keras_performer.ops.shapes import pad, size
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike, pad, size
 from keras_performer.ops.visibility import Visibility, mask_or_all
 
 

@@ -21,8 +21,7 @@ from keras_performer.ops.local.loops import Local
 from keras_performer.ops.local.recent import reach_within
 from keras_performer.ops.normalizer import joined
 from keras_performer.ops.segments import segment_numbers
-from keras_performer.ops.shapes import compute_dtype, size
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike, compute_dtype, size
 from keras_performer.ops.visibility import Visibility
 
 

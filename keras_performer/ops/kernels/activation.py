@@ -5,7 +5,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_performer.ops.kernels.base import Kernel
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike
 
 
 class ActivationKernel(Kernel):

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from keras_performer.ops.shapes import size, sizes
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike, size, sizes
 
 # Stands for log(0): far below the logarithm of any weight, and finite in float32.
 EMPTY = -1e30

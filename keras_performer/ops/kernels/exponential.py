@@ -12,7 +12,7 @@ from keras_performer.ops.kernels.base import (
     scale,
     split_heads,
 )
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike
 
 # The log-feature of a masked key. The stabilizer before the first key is EMPTY, and
 # exp(MASKED - EMPTY) is 0.

@@ -13,9 +13,8 @@ from keras_performer.ops.kernels.base import EMPTY, Kernel
 from keras_performer.ops.linear.causal import attend_within
 from keras_performer.ops.linear.reach import Reach
 from keras_performer.ops.local.recent import Recent
-from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.shapes import TensorLike, compute_dtype, size
 from keras_performer.ops.state import State, absorb, answer, initial_state
-from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility, mask_or_all
 
 

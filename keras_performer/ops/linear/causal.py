@@ -20,9 +20,8 @@ from keras_performer.ops.linear.loops import Causal
 from keras_performer.ops.linear.reach import Reach
 from keras_performer.ops.linear.step import one_token
 from keras_performer.ops.local.recent import Recent
-from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.shapes import TensorLike, compute_dtype, size
 from keras_performer.ops.state import State, initial_state
-from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
 
 

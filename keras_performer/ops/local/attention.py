@@ -13,8 +13,7 @@ from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.local.loops import backward_pass, forward_pass
 from keras_performer.ops.local.recent import Recent, check_recent, reach_within
 from keras_performer.ops.segments import segment_numbers
-from keras_performer.ops.shapes import compute_dtype
-from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.shapes import TensorLike, compute_dtype
 from keras_performer.ops.visibility import Visibility
 
 

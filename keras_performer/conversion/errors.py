@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.ops.checks import check_window
+from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import EMPTY
-from keras_performer.ops.pair_weights import pair_weights
 
 # Estimates of exact attention whose errors are measured. "doubled" is "both", or
 # "features" without a window, with twice as many random features.
@@ -140,6 +140,30 @@ def _squared_sums(key, exact):
 #
 # For a few queries, this is as cheap as the loops that are linear in the length.
 # Near and far parts are computed once, and serve all gains.
+
+
+def pair_weights(query, key, kernel):
+    """Computes the weight `phi(q) . phi(k)` of every pair, in quadratic memory.
+
+    Query and key are `(B, T, N, H)` and `(B, S, K, H)`. Returns the weights divided by
+    exp(log_scale), `(B, N, T, S)`, and log_scale, `(B, N, T, 1)`; float32, or float64
+    for float64 inputs.
+    """
+    heads = Heads(query, key, key)
+    kernel = kernel.astype(heads.dtype)
+    x = heads.query_rows(query[:, tf.newaxis], 0)
+    y = heads.rows_of_keys(key)
+    b = kernel.project_keys(y, None)
+    shape = tf.shape(y)[0], 1, kernel.num_features(key.shape[3])
+    nothing = tf.fill(shape, tf.constant(EMPTY, heads.dtype))
+    r = kernel.running_max(nothing, b)
+    features, log_scale = kernel.query_features(kernel.project_queries(x), r)
+    weights = tf.matmul(features, kernel.key_features(b, r, None), transpose_b=True)
+    found = weights, log_scale + kernel.log_left_out(x)
+    weights, log_scale = (
+        tf.transpose(heads.query_block(z), (0, 2, 1, 3)) for z in found
+    )
+    return weights, log_scale
 
 
 def mean_by_logits(logits, value, seen):

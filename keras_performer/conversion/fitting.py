@@ -13,10 +13,10 @@ from keras_performer.conversion.errors import (
     logits_of,
     mean_by_logits,
     mean_by_weights,
+    pair_weights,
 )
 from keras_performer.conversion.report import CalibratedLayer
 from keras_performer.layers import PerformerAttention
-from keras_performer.ops.pair_weights import pair_weights
 
 # Changes of log-gains to try for each head; -8 nearly leaves local attention.
 LOG_GAINS = 0.5, 1.0, 2.0, -0.5, -1.0, -2.0, -4.0, -8.0

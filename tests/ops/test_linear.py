@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops.pair_weights import pair_weights
+from keras_performer.conversion.errors import pair_weights
 from tests.ops import reference
 
 from .cases import (

@@ -325,9 +325,8 @@ def _queries(kernel, block_tokens, query, r, sums):
 
 def _answer(kernel, block_tokens, query, r, sums):
     """Returns the output and the normalizers of queries."""
-    heads, blocks, state = _queries(kernel, block_tokens, query, r, sums)
+    heads, blocks, (r, sums) = _queries(kernel, block_tokens, query, r, sums)
     queries = blocks.cut(query)
-    r, sums = kernel.balance(*state)
 
     def step(i, outputs, normalizers):
         a = kernel.project_queries(heads.query_rows(queries, i))
@@ -352,9 +351,8 @@ def _answer(kernel, block_tokens, query, r, sums):
 
 def _pull_queries(kernel, block_tokens, query, r, sums, output, normalizers, doutput):
     """Returns gradients of query, sums and `kernel.trained`."""
-    heads, blocks, state = _queries(kernel, block_tokens, query, r, sums)
+    heads, blocks, (r, sums) = _queries(kernel, block_tokens, query, r, sums)
     queries, outputs, doutputs = map(blocks.cut, (query, output, doutput))
-    r, sums = kernel.balance(*state)
 
     def step(i, dqueries, dsums, dtrained):
         x = heads.query_rows(queries, i)
@@ -372,7 +370,6 @@ def _pull_queries(kernel, block_tokens, query, r, sums, output, normalizers, dou
 
     start = tf.zeros_like(sums), [tf.zeros_like(x) for x in kernel.trained]
     dqueries, dsums, dtrained = blocks.loop(step, (blocks.array(heads.dtype), *start))
-    dsums = dsums * kernel.rescale(state[0], r)
     _, dsums = heads.state(r, dsums)
     return blocks.join_like(dqueries, query), dsums, *dtrained
 

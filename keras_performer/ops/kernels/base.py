@@ -195,10 +195,6 @@ class Kernel:
         """Returns factors that convert sums from the old stabilizer to the new one."""
         return tf.ones_like(old)
 
-    def balance(self, r, sums):
-        """Returns the stabilizer and sums of all keys, in the form for queries."""
-        return r, sums
-
     # -- Parameters and conversions.
 
     @property

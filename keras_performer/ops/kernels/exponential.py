@@ -188,16 +188,6 @@ class ExponentialKernel(Kernel):
     def rescale(self, old, new):
         return tf.exp(old - new)
 
-    def balance(self, r, sums):
-        """Returns a stabilizer for which the normalizer of each feature is 1, and sums.
-
-        This gives "two softmaxes": sums become convex averages of the values, and
-        normalized query features become a softmax over features.
-        """
-        z = sums[:, -1:]
-        z = tf.where(z > 0, z, tf.ones_like(z))
-        return r + tf.math.log(z), sums / z
-
 
 def _add_to_rows(b, log_weights):
     """Adds log-weights `(M,)`, or `(K, M)` for the K heads in X, to log-features."""

@@ -202,7 +202,7 @@ class Halo:
         """Returns keys without those before the first query."""
         return x[:, self.before :] if self.before else x
 
-    def nothing(self, keys, dtype):
+    def zeros(self, keys, dtype):
         """Returns gradients of 0 for `split_off`, after the last block."""
         if not self.size:
             return ()

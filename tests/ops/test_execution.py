@@ -241,7 +241,7 @@ def test_blocks_are_padded_by_less_than_a_block(batch, exact_window, chunk_size)
     def plan(x):
         options = Reach(exact_window), chunk_size, (None, None)
         gain = tf.zeros((8, 1))
-        found.append(Causal(softmax_kernel(), *options, x, x, x, gain))
+        found.append(Causal(softmax_kernel(), *options, (x, x, x), gain))
 
     plan.get_concrete_function()
     (loops,) = found

@@ -151,7 +151,7 @@ def attend_both_ways(
             for before, x, after in zip(left.near, (key, value), right.near)
         )
     keys, options = Recent(key, value, mask, decay), (starts, chunk_size, jit)
-    found = attend_within(kernel, reach, query, keys, gain, state, *options, logs=True)
+    found = attend_within(kernel, reach, query, keys, gain, state, *options)
     signs = found.signs
     if signs is None:
         signs = tf.ones_like(found.log_sums)

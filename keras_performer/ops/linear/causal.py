@@ -147,7 +147,6 @@ def attend_within(
     starts,
     chunk_size,
     jit_compile,
-    logs=False,
 ):
     """Computes causal attention to near and far keys.
 
@@ -163,10 +162,10 @@ def attend_within(
         state: `State` before the far key of the first query.
         starts: as in `Visibility`, for the queries.
         chunk_size, jit_compile: as in `causal_attention`.
-        logs: bool, whether to return log-sums and signs without a gain.
 
     Returns:
-        `Found`.
+        `Found`; without a gain it has log-sums and signs of many tokens only with a
+        bidirectional reach.
     """
     heads = Heads(query, keys.key, keys.value)
     call = functools.partial(compile.call, jit_compile=jit_compile)
@@ -183,7 +182,7 @@ def attend_within(
     else:
         loops = reach, chunk_size, masks
         inputs = query, keys.key, keys.value, sums, gain, fades, r
-        *found, r, sums = _many_tokens(call, kernel, loops, *inputs, logs)
+        *found, r, sums = _many_tokens(call, kernel, loops, *inputs)
     return Found(*found, State(*heads.state(tf.stop_gradient(r), sums)))
 
 
@@ -209,7 +208,7 @@ def _of_no_examples(query, keys, gain):
     return output, tf.zeros((*shape, 1), nothing.dtype), None
 
 
-def _many_tokens(call, kernel, loops, query, key, value, sums, gain, fades, r, logs):
+def _many_tokens(call, kernel, loops, query, key, value, sums, gain, fades, r):
     """Runs the loops with a custom gradient."""
     gains = () if gain is None else (gain,)
 
@@ -218,24 +217,16 @@ def _many_tokens(call, kernel, loops, query, key, value, sums, gain, fades, r, l
         gain, others = (others[0], others[1:]) if gains else (None, others)
         fades_, trained = others[: len(fades)], others[len(fades) :]
         inputs = kernel.with_trained(trained), loops, (query, key, value), gain, fades_
-        output, log_sums, r_end, sums_end, saved = call(_forward, *inputs, r, sums)
-        names = ["output", "r", "sums"]
-        found = [output, r_end, sums_end]
-        if gains:
-            names.append("log_sums")
-            found.append(log_sums)
-        elif logs:
-            names += ["log_sums", "signs"]
-            found += call(_sums_of_weights, *inputs, log_sums, saved)
+        output, logs, r_end, sums_end, saved = call(_forward, *inputs, r, sums)
 
-        def gradient(*dfound):
-            d = dict(zip(names, dfound))
-            ends = output, log_sums, saved, d["output"], d.get("log_sums"), d["sums"]
+        def gradient(doutput, _, dsums, dlog_sums=None, *dsigns):
+            log_sums = logs[0] if logs else None
+            ends = output, log_sums, saved, doutput, dlog_sums, dsums
             gradients = call(_backward, *inputs, *ends, inline=False)
             dinputs, dgain, dfades, dtrained = gradients
             return *dinputs, *([dgain] if gains else []), *dfades, *dtrained
 
-        return tuple(found), gradient
+        return (output, r_end, sums_end, *logs), gradient
 
     found = attention(query, key, value, sums, *gains, *fades, *kernel.trained)
     # log-sums and signs come last, if any
@@ -243,36 +234,9 @@ def _many_tokens(call, kernel, loops, query, key, value, sums, gain, fades, r, l
     return output, log_sums, signs, r, sums
 
 
-def _causal(kernel, loops, tensors, gain, fades):
-    """Returns the `Causal` loops, and query, key and value with their reverses."""
-    reach, chunk_size, masks = loops
-    tensors = reach.with_reverses(*tensors)
-    return Causal(kernel, reach, chunk_size, masks, *tensors, gain, *fades), tensors
-
-
 def _forward(kernel, loops, tensors, gain, fades, r, sums):
-    causal, tensors = _causal(kernel, loops, tensors, gain, fades)
-    return causal.forward(*tensors, r, sums)
+    return Causal(kernel, *loops, tensors, gain, *fades).forward(r, sums)
 
 
 def _backward(kernel, loops, tensors, gain, fades, *ends):
-    causal, tensors = _causal(kernel, loops, tensors, gain, fades)
-    (*dtensors, dsums), *others = causal.backward(*tensors, *ends)
-    return (*causal.reach.pull_reverses(*dtensors), dsums), *others
-
-
-def _sums_of_weights(kernel, loops, tensors, gain, fades, lacks, saved):
-    """Returns logarithms of absolute sums of weights, and signs, `(B, T, N, 1)`."""
-    causal, (query, *_) = _causal(kernel, loops, tensors, gain, fades)
-    normalizers, _ = saved
-    numbers = kernel.log_normalizer(normalizers), kernel.sign(normalizers)
-    logs, signs = (_of_queries(causal, rows, query) for rows in numbers)
-    return logs if lacks is None else logs + lacks, signs
-
-
-def _of_queries(loops, rows, query):
-    """Converts a number per row from the forward loop to `(B, T, N, 1)`."""
-    rows = tf.reshape(rows, (-1, size(rows, 2), 1))
-    blocks = loops.heads.query_block(rows)
-    shape = loops.blocks.count, -1, size(blocks, 1), query.shape[2], 1
-    return loops.blocks.join_blocks(tf.reshape(blocks, shape), (*query.shape[:3], 1))
+    return Causal(kernel, *loops, tensors, gain, *fades).backward(*ends)

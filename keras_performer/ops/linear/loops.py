@@ -75,8 +75,8 @@ class Causal:
         chunk_size: int, tokens of a chunk; `None` for the default.
         masks: `(seen, starts)`: bool tensors `(B, before + T)`, true for visible keys,
             and `(B, T)`, as in `Visibility`; or `None`.
-        query: tensor `(B, T, N, H)`.
-        key, value: tensors `(B, before + T, K, ...)`.
+        tensors: query, key and value, `(B, T, N, H)` and `(B, before + T, K, ...)`. If
+            the reach is bidirectional, the loops add their reverses.
         gain: tensor `(N, 1)`, the log-gain of far weights, or `None`.
         gates: log-decays of the keys, `(B, before + T, K, 1)`, or `None`.
         fade: common log-decays of the far weights of each query, `(B, T, K, 1)`; `None`
@@ -84,19 +84,12 @@ class Causal:
     """
 
     def __init__(
-        self,
-        kernel,
-        reach,
-        chunk_size,
-        masks,
-        query,
-        key,
-        value,
-        gain,
-        gates=None,
-        fade=None,
+        self, kernel, reach, chunk_size, masks, tensors, gain, gates=None, fade=None
     ):
-        self.kernel, self.reach, self.gates, self.fade = kernel, reach, gates, fade
+        query, key, value = reach.with_reverses(*tensors)
+        self.kernel, self.reach, self.query, self.fade = kernel, reach, query, fade
+        self.keys = [key, value] if gates is None else [key, value, gates]
+        self.with_gates = gates is not None
         self.heads = heads = Heads(query, key, value)
         self.gain = None
         if gain is not None:
@@ -122,13 +115,9 @@ class Causal:
         self.blocks = Blocks(length, tokens, multiple=multiple)
         self.halo = Halo(self.blocks, lead, 0, reach.before)
         self._see(*masks, key)
-        # without the gates of a state
-        self.own_decays = [] if gates is None else [self.halo.own(gates)]
-        if gates is not None:
-            self.gates = self.halo.pad(gates)
-        if fade is not None:
-            self.own_decays.append(fade)
-            self.fade = self.blocks.cut(fade)
+        self._queries = self.blocks.cut(query)
+        self._padded_keys = [self.halo.pad(x) for x in self.keys]
+        self._fades = None if fade is None else self.blocks.cut(fade)
 
     def _see(self, seen, starts, key):
         """Pads the masks to whole blocks and the first halo."""
@@ -148,15 +137,19 @@ class Causal:
 
     # -- Inputs of a block.
 
-    def keys(self, x, i):
-        """Returns keys, values or gates of block i and its halo.
+    def _read(self, i):
+        """Returns queries of block i; and keys, values and gates of it and its halo.
 
-        The shape is `(X, halo + tokens, dim)`; `None` stays.
+        The shapes are `(X, rows, H)` and `(X, halo + tokens, dim)`; without gates they
+        are `None`.
         """
-        return None if x is None else self.heads.rows_of_keys(self.halo.read(x, i))
+        found = [self.halo.read(x, i) for x in self._padded_keys]
+        found = [self.heads.rows_of_keys(x) for x in found]
+        x = self.heads.query_rows(self._queries, i)
+        return x, found if self.with_gates else [*found, None]
 
     def far(self, x):
-        """Returns the far keys in the result of `keys`, `(X, tokens, dim)`."""
+        """Returns the far keys in the result of `_read`, `(X, tokens, dim)`."""
         if not self.halo.size:
             return x
         return slice_of(x, self.halo.size - self.reach.delay, self.blocks.tokens)
@@ -243,30 +236,28 @@ class Causal:
         found = from_chunks(block.decays.scale)
         if self.fade is None:
             return found
-        return found + repeat(self.heads.key_rows(self.fade, i), self.heads.group, 1)
+        return found + repeat(self.heads.key_rows(self._fades, i), self.heads.group, 1)
 
     # -- The loops.
 
-    def forward(self, query, key, value, r, sums):
+    def forward(self, r, sums):
         """Computes attention, the state after it, and the residuals of `backward`.
 
         Returns:
-            `(output, log_sums, r, sums, saved)`: weighted means of values, `(B, T, N,
-            V)`; with a gain the log-sums, `(B, T, N, 1)`, with gates alone the result
-            of `_left_out`, else `None`; the state after the last token; the residuals.
+            `(output, logs, r, sums, saved)`: weighted means of values, `(B, T, N, V)`;
+            a list of the log-sums, `(B, T, N, 1)`, and without a gain their signs,
+            empty if causal without a gain; the state after the last token; the
+            residuals.
         """
         kernel, heads, blocks = self.kernel, self.heads, self.blocks
-        queries = blocks.cut(query)
-        keys, values = map(self.halo.pad, (key, value))
-        start = r, sums
+        query, value, start = self.query, self.keys[1], (r, sums)
         # a single block starts from the initial state: no array of states
         kept = start if blocks.many else ()
 
         def step(i, state, states, *arrays):
             states = [z.write(i, s) for z, s in zip(states, state)]
             r, sums = state
-            x = heads.query_rows(queries, i)
-            read = [self.keys(z, i) for z in (keys, values, self.gates)]
+            x, read = self._read(i)
             block, _ = self._block(i, x, *read, r, sums)
             found = chunkwise.forward(kernel, block)
             weighted, peak = map(from_chunks, found)
@@ -276,8 +267,10 @@ class Causal:
             if self.gain is not None:
                 found += normalizer, lacks
                 *found, normalizer = self._with_near(i, x, read, *found)
-            elif self.gates is not None:
-                found.append(lacks)
+            elif self.reach.bidirectional:
+                log = kernel.log_normalizer(normalizer)
+                found.append(log if lacks is None else log + lacks)
+                found.append(kernel.sign(normalizer))
             found = [heads.query_block(z) for z in found]
             arrays = [z.write(i, x) for z, x in zip(arrays, (normalizer, *found))]
             state = shaped((block.references.r_new, block.end), state)
@@ -285,9 +278,8 @@ class Causal:
 
         shapes = [heads.query_rows_shape(query, blocks.tokens, 1)]
         shapes.append(blocks.block_shape(query, size(value, 3)))
-        with_logs = self.gain is not None or self.gates is not None
-        if with_logs:
-            shapes.append(blocks.block_shape(query, 1))
+        num_logs = 2 * self.reach.bidirectional if self.gain is None else 1
+        shapes += [blocks.block_shape(query, 1)] * num_logs
         states = [blocks.array(heads.dtype, sizes(z)) for z in kept]
         arrays = [blocks.array(heads.dtype, shape) for shape in shapes]
         (r, sums), states, normalizers, *found = blocks.loop(
@@ -295,15 +287,11 @@ class Causal:
         )
         states = [z.stack() for z in states] or [z[tf.newaxis] for z in start]
         shape = query.shape[:3]
-        dims = value.shape[3], 1
-        found = [blocks.join(z, (*shape, dim)) for z, dim in zip(found, dims)]
-        output, log_sums = found if with_logs else (*found, None)
-        saved = normalizers.stack(), states
-        return output, log_sums, r, sums, saved
+        dims = value.shape[3], 1, 1
+        output, *logs = (blocks.join(z, (*shape, dim)) for z, dim in zip(found, dims))
+        return output, logs, r, sums, (normalizers.stack(), states)
 
-    def backward(
-        self, query, key, value, output, log_sums, saved, doutput, dlog_sums, dsums
-    ):
+    def backward(self, output, log_sums, saved, doutput, dlog_sums, dsums):
         """Computes gradients `(inputs, gain, decays, trained)`.
 
         Inputs are query, key, value and the sums before; decays are the gates and the
@@ -311,8 +299,6 @@ class Causal:
         """
         kernel, heads, blocks = self.kernel, self.heads, self.blocks
         normalizers, states = saved
-        queries = blocks.cut(query)
-        keys, values = map(self.halo.pad, (key, value))
         rows = [
             None if z is None else blocks.cut(z)
             for z in (doutput, output, dlog_sums, log_sums)
@@ -320,8 +306,7 @@ class Causal:
 
         def step(i, dend, dtrained, dgain, later, *arrays):
             r, sums = (tf.gather(z, i) for z in states)
-            x = heads.query_rows(queries, i)
-            read = [self.keys(z, i) for z in (keys, values, self.gates)]
+            x, read = self._read(i)
             block, (far_y, far_v, mask) = self._block(i, x, *read, r, sums)
             *ends, log = (None if z is None else heads.query_rows(z, i) for z in rows)
             d = with_normalizer_gradient(*ends)
@@ -337,7 +322,7 @@ class Causal:
             db, dv = from_chunks(found.db), from_chunks(found.dv)
             dy, of_keys = kernel.pull_keys(far_y, mask, db, far_v, dv)
             dkeys = [dy, dv[..., :-1]]
-            if self.gates is not None:
+            if self.with_gates:
                 dkeys.append(self._of_sequence(i, from_chunks(found.dgates)))
             if self.gain is not None:
                 dlog = from_chunks(found.dlog)
@@ -345,8 +330,7 @@ class Causal:
                 dx += kernel.pull_left_out(x, dlog)
             if self.reach.near:
                 pairs = self._near(i, x, *read)
-                with_gates = self.gates is not None
-                dx_near, *near = self.band.backward(pairs, d, log, with_gates)
+                dx_near, *near = self.band.backward(pairs, d, log, self.with_gates)
                 dx += dx_near
                 first = [[0, 0], [self.halo.size - self.band.lead, 0], [0, 0]]
                 dkeys = [
@@ -366,15 +350,16 @@ class Causal:
             (dend,) = shaped([found.dsums], [dend])
             return dend, dtrained, dgain, later, *arrays
 
-        read = [z for z in (key, value, self.gates) if z is not None]
         start = (
             dsums,
             [tf.zeros_like(z) for z in kernel.trained],
-            () if self.gain is None else tf.zeros((query.shape[2], 1), heads.dtype),
-            self.halo.nothing(read, heads.dtype),
+            ()
+            if self.gain is None
+            else tf.zeros((self.query.shape[2], 1), heads.dtype),
+            self.halo.zeros(self.keys, heads.dtype),
         )
-        own = [query, self.halo.own(key), self.halo.own(value)]
-        own += self.own_decays
+        own = [self.query, *map(self.halo.own, self.keys)]
+        own += [] if self.fade is None else [self.fade]
         arrays = [blocks.array(heads.dtype) for _ in own]
         dsums, dtrained, dgain, later, *arrays = blocks.loop(
             step, (*start, *arrays), reverse=True
@@ -382,8 +367,8 @@ class Causal:
         dquery, *dkeys = blocks.join_in_turn(arrays, own)
         dfade = [dkeys.pop()] if self.fade is not None else []
         dkey, dvalue, *dgates = self.halo.joined(dkeys, later)
-        inputs = dquery, dkey, dvalue, dsums
-        return inputs, dgain, (*dgates, *dfade), dtrained
+        inputs = self.reach.pull_reverses(dquery, dkey, dvalue)
+        return (*inputs, dsums), dgain, (*dgates, *dfade), dtrained
 
     def _with_near(self, i, x, read, output, normalizer, lacks):
         """Adds the gain and the near keys to the results for far keys.

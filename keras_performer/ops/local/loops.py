@@ -94,7 +94,7 @@ class Local:
         keys = [x for x in (key, value, gates) if x is not None]
         own = [query, *map(self.halo.own, keys)]
         arrays = [blocks.array(heads.dtype) for _ in own]
-        start = self.halo.nothing(keys, heads.dtype), *arrays
+        start = self.halo.zeros(keys, heads.dtype), *arrays
         later, *arrays = blocks.loop(step, start, reverse=True)
         dquery, *dkeys = blocks.join_in_turn(arrays, own)
         return dquery, *self.halo.joined(dkeys, later)

@@ -157,13 +157,9 @@ class Decays(typing.NamedTuple):
 def decays_of(gates, pairs, mask, group, start):
     """Returns the `Decays` of a block.
 
-    Args:
-        gates: log-decays of far keys, `(X, chunks, tokens, 1)`.
-        pairs: `Pairs`.
-        mask: bool `(X, chunks, tokens, 1)`, true for visible keys, or `None`.
-        group: int, rows per token.
-        start: the level of the sums before the block, `(X, 1, 1)`, or `None` for
-            kernels with a stabilizer.
+    `gates` are log-decays of far keys, `(X, chunks, tokens, 1)`; `pairs` and `mask` are
+    as in `Block`; `group` is the number of rows of a token. `start`, the level of the
+    sums before the block, `(X, 1, 1)`, is `None` for kernels with a stabilizer.
     """
     matrix = between(gates, size(gates, 2))
     # makes static axes of 1; LiteRT does not convert tf.newaxis of so many axes

@@ -18,16 +18,7 @@ MOST = 8
 
 
 def forward(block, weighted, peak):
-    """Replaces the rows of rare chunks.
-
-    Args:
-        block: a `Block` of a kernel with a stabilizer.
-        weighted: sums of values and ones, `(X, chunks, rows, V + 1)`.
-        peak: the logarithm of their divisor, `(X, chunks, rows, 1)`.
-
-    Returns:
-        `(weighted, peak)`.
-    """
+    """Replaces the rows of rare chunks in the results of `chunkwise.forward`."""
     rare = _RareChunks(block)
 
     def replaced(indices, _, *rows):
@@ -49,13 +40,10 @@ def backward(block, d, normalizer, gradients):
     """Adds the gradients from the rows of rare chunks.
 
     Args:
-        block: as in `forward`.
-        d: gradient of the sums of each row, times the sum of its weights.
-        normalizer: the logarithm of the sum of a row's weights.
-        gradients: `(da, db, dv, dbefore, ddecays, dlog)` so far: of projected queries
-            and keys, of values and ones, of the sums before each chunk, of the
-            log-decays `(pairs, rows)` of `Decays`, or `()`, and of a number added to
-            all log-weights of a row, `(X, chunks, rows, 1)`, or `()`.
+        block, d, normalizer: as in `chunkwise.backward`.
+        gradients: `(da, db, dv, dbefore, ddecays, dlog)` so far, as in `Gradients`;
+            `dbefore` of the sums before each chunk, `ddecays` of the log-decays
+            `(pairs, rows)` of `Decays`, or `()`.
 
     Returns:
         The totals, in the form of `gradients`.

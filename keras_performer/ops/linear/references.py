@@ -50,12 +50,8 @@ class References(typing.NamedTuple):
 def references(kernel, b, pairs, r, decays):
     """Computes the `References` of a block.
 
-    Args:
-        kernel: a `Kernel`.
-        b: projected keys, `(X, chunks, tokens, M)`.
-        pairs: `Pairs`.
-        r: the running maximum before the block, `(X, 1, M)`.
-        decays: `Decays`, or `None`.
+    `b`, `pairs` and `decays` are as in `Block`; `r` is the running maximum before the
+    block, `(X, 1, M)`.
     """
     if kernel.max_rise is None:
         return _without_stabilizer(pairs, r, decays)

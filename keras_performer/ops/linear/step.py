@@ -17,17 +17,10 @@ def one_token(kernel, reach, masks, query, key, value, gain, fades, r, sums):
     """Computes the output for one token, its log-sums, and the state after it.
 
     Args:
-        kernel: a `Kernel` in the dtype of the state.
-        reach: a `Reach`.
-        masks: `(seen, starts)`: bool tensors `(B, before + 1)`, true for visible keys,
-            and `(B, 1)`, whether the token starts a segment; or `None`.
-        query: tensor of shape `(B, 1, N, H)`.
-        key, value: tensors of shape `(B, before + 1, K, ...)`.
-        gain: tensor `(N, 1)`, or `None`, as in `attend_within`.
-        fades: log-decays of the keys, `(B, before + 1, K, 1)`, with a delay also the
-            fade of far weights, `(B, 1, K, 1)`; or `()`.
-        r: running maximum before the far key, `(X, 1, M)`.
-        sums: sums before it, `(X, V + 1, M)`.
+        kernel, reach, masks, gain: as in `Causal`, for T = 1.
+        query, key, value: its `tensors`, with their reverses.
+        fades: `gates` and `fade` as in `Causal`, if there are any.
+        r, sums: the state before the far key, `(X, 1, M)` and `(X, V + 1, M)`.
 
     Returns:
         `(output, log_sums, signs, r, sums)`: tensors `(B, 1, N, V)`, `(B, 1, N, 1)` and

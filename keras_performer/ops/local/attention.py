@@ -92,16 +92,8 @@ def attend(
 ):
     """Computes `local_attention` of checked arguments.
 
-    Args:
-        query: tensor of shape `(B, T, N, H)`.
-        keys: `Recent`, a key for each query.
-        state: `Recent` keys before them, or `None`.
-        sliding_window, causal: as in `local_attention`.
-        starts: as in `Visibility`.
-
-    Returns:
-        `(output, log_sums)`, `(B, T, N, V)` and `(B, T, N, 1)`, in the dtype of the
-        loops, float32 or float64.
+    `keys` are `Recent`, a key for each query. Returns `(output, log_sums)`, `(B, T, N,
+    V)` and `(B, T, N, 1)`, in the dtype of the loops, float32 or float64.
     """
     reach, before = reach_within(sliding_window, query, state), 0
     if state is not None:

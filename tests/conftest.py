@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 import types
+from importlib.util import find_spec
 
 # Before the import of TensorFlow, which reads the variable once.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -30,6 +31,10 @@ tf.config.set_logical_device_configuration(
     [tf.config.LogicalDeviceConfiguration() for _ in range(4)],
 )
 
+# Folders whose tests need one more package, and a `make` target that installs it.
+FURTHER = {"browser": "playwright", "keras_hub": "keras_hub"}
+FURTHER |= {"litert": "ai_edge_litert", "tpu": "libtpu"}
+collect_ignore = [x for x, package in FURTHER.items() if not find_spec(package)]
 
 _c_library = ctypes.CDLL(None)
 # State after the last garbage collection.

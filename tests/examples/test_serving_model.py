@@ -27,6 +27,7 @@ sys.modules["keras_performer"] = sys.modules["keras"] = None  # cannot be import
 runpy.run_module("examples.serving", run_name="__main__", alter_sys=True)
 """
 
+
 def ask(port, body=None, path="/generate"):
     """Returns the answer of a server on this machine."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)

@@ -1,4 +1,4 @@
-"""Docstrings of public classes and functions have a first sentence and defaults."""
+"""Public classes and functions have docstrings with defaults, and type hints."""
 
 import inspect
 import re
@@ -78,3 +78,31 @@ def test_docstring(name):
     one = PUBLIC[name]
     docstring = inspect.cleandoc(one.__doc__)
     assert list(problems(docstring, inspect.signature(one))) == []
+
+
+def functions(name):
+    """Yields names and functions: a public function, or a constructor and `call`."""
+    one = PUBLIC[name]
+    if not inspect.isclass(one):
+        yield name, one
+        return
+    for method in {"__init__", "call"} & vars(one).keys():
+        yield f"{name}.{method}", vars(one)[method]
+
+
+# Without hints: a model's call, and functions of any model.
+WITHOUT = {"PerformerLM.call", "check_causal", "check_masks"}
+
+
+def test_everything_public_has_hints():
+    """`make lint` checks the calls in `tests/hints`."""
+    found = {}
+    for name in PUBLIC:
+        found.update({} if "." in name else functions(name))
+    assert {"generate", "PerformerAttention.__init__", *WITHOUT} <= found.keys()
+    for name in found.keys() - WITHOUT:
+        signature = inspect.signature(found[name])
+        hints = {x.name: x.annotation for x in signature.parameters.values()}
+        hints = {**hints, "return": signature.return_annotation, "self": None}
+        missing = [x for x, hint in hints.items() if hint is inspect.Signature.empty]
+        assert not missing, name

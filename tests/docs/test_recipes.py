@@ -1,4 +1,4 @@
-"""Recipes run at small size, and their models learn."""
+"""Recipes run at small size, and their models learn; other pages run as they are."""
 
 import contextlib
 import io
@@ -7,7 +7,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from docs.pages import ROOT, blocks, promised_output, with_sizes
+from docs.pages import PAGES, ROOT, blocks, promised_output, with_sizes
 
 FOLDER = ROOT / "docs" / "recipes"
 LANGUAGE_MODEL = {"LENGTH": 80, "LAYERS": 1, "WIDTH": 32}
@@ -44,12 +44,12 @@ def code_of(name, part=0):
     return parts[part]
 
 
-def run(code, sizes, name):
+def run(code, sizes, name, namespace=None):
     """Runs code at these sizes, checks its output, and returns its names."""
-    namespace, printed = {"__name__": "__main__"}, io.StringIO()
+    namespace, printed = namespace or {"__name__": "__main__"}, io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(with_sizes(code, sizes, name), namespace)
-    lines = iter(printed.getvalue().splitlines())
+    lines = iter(printed.getvalue().splitlines())  # loops print further lines
     missing = [line for line in promised_output(code) if line not in lines]
     assert missing == [], printed.getvalue()
     return namespace
@@ -86,3 +86,16 @@ def test_every_recipe_is_run_and_is_short():
         for name in names
     }
     assert {name: n for name, n in lines.items() if not 20 <= n <= 40} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_blocks_of_a_page_run_in_one_namespace(page, clean):
+    registered = dict(keras.saving.get_custom_objects())
+    namespace = None
+    try:
+        for code in blocks(page.read_text(), "python"):
+            namespace = run(code, {}, str(page), namespace)
+    finally:
+        keras.saving.get_custom_objects().clear()
+        keras.saving.get_custom_objects().update(registered)

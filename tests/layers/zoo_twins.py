@@ -7,7 +7,6 @@ import numpy as np
 import scipy.special
 
 from tests.layers.twins import heads, numbers, rotated, softmax, written
-from tests.ops import lsh_reference
 
 
 def everything(x):
@@ -126,22 +125,50 @@ def synthesizer(layer):
     return twin
 
 
+def buckets(x, rotations):
+    """Computes argmax([x R; -x R]) for `(B, T, N, H)` and `(rounds, N, H, half)`."""
+    rotated = np.einsum("btnh,rnhc->btnrc", x, rotations)
+    return np.concatenate([rotated, -rotated], -1).argmax(-1)
+
+
+def sees(buckets, window, seen, causal, segments):
+    """Returns the tokens that each token sees, bool `(B, N, T, T)`: equations 4, 6."""
+    batch, length, heads, rounds = buckets.shape
+    matrix = np.zeros((batch, heads, length, length), bool)
+    for b, n, i in np.ndindex(batch, heads, length):
+        if not seen[b, i]:
+            continue
+        for r in range(rounds):
+            its = buckets[b, :, n, r]
+            bucket = [
+                j
+                for j in range(length)
+                if seen[b, j] and (its[j], segments[b, j]) == (its[i], segments[b, i])
+            ]
+            place = bucket.index(i)
+            earlier = bucket[max(place - window + 1, 0) : place]
+            later = [] if causal else bucket[place + 1 : place + window]
+            matrix[b, n, i, earlier + later] = True
+        if not matrix[b, n, i].any():
+            matrix[b, n, i, i] = True
+    return matrix
+
+
 def reformer(layer):
+    """Returns the twin by equation 12, whose sum counts each token once."""
+
     def twin(weights, x, key_mask=None, segment_ids=None):
-        query = heads(weights, "query", x)
+        query, value = (heads(weights, name, x) for name in ("query", "value"))
         if layer.rotary:  # before hashing
             query = rotated(query, np.arange(x.shape[1])[None], True)
-        rotations = np.asarray(layer.rotations, "float64")
-        found = lsh_reference.attention(
-            query,
-            heads(weights, "value", x),
-            lsh_reference.buckets(query, rotations),
-            layer.sliding_window,
-            seen=key_mask,
-            causal=layer.causal,
-            segments=None if segment_ids is None else numbers(segment_ids),
-        )
-        return written(weights, found)
+        seen = everything(x) if key_mask is None else key_mask
+        ids = np.zeros(x.shape[:2]) if segment_ids is None else segment_ids
+        hashed = buckets(query, np.asarray(layer.rotations, "float64"))
+        given = layer.sliding_window, seen, layer.causal, numbers(ids)
+        key = query / np.linalg.norm(query, axis=-1, keepdims=True)
+        logits = np.einsum("btnh,bsnh->bnts", query, key) / np.sqrt(query.shape[3])
+        matrix = softmax(logits, sees(hashed, *given))
+        return written(weights, np.einsum("bnts,bsnv->btnv", matrix, value))
 
     return twin
 

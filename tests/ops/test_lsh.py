@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from keras_performer import zoo
+from tests.layers import zoo_twins
 
-from . import lsh_reference
 from .cases import HEAD_DIM, normal, qkv, value_and_gradients
 
 ROTATIONS = normal((3, 3, HEAD_DIM, 2), 3, dtype="float32")
@@ -17,7 +17,7 @@ ROTATIONS = normal((3, 3, HEAD_DIM, 2), 3, dtype="float32")
 def test_buckets_are_the_largest_of_both_signs():
     x, rotations = normal((2, 40, 3, 5), 1), normal((4, 3, 5, 6), 2)
     buckets = zoo.lsh_buckets(x, rotations)
-    np.testing.assert_array_equal(buckets, lsh_reference.buckets(x, rotations))
+    np.testing.assert_array_equal(buckets, zoo_twins.buckets(x, rotations))
     assert len(np.unique(buckets)) == 12
     np.testing.assert_array_equal(zoo.lsh_buckets(1e4 * x, rotations), buckets)
 

@@ -137,7 +137,6 @@ def xla_agrees(case):
 
 
 def saved_model_gives_the_same_numbers(case):
-    """Checks `export`; `tests/test_saving.py` also checks `tf.saved_model.save`."""
     model = model_of(case)
     redraw(model)
     model.export("exported", verbose=False)

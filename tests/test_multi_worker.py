@@ -56,11 +56,7 @@ def main(folder, run, step_to_die_at=None):
     fit(model, callbacks)
 
     evaluation = model.evaluate(held_out(), verbose=0)
-    prediction = model.predict(held_out(), verbose=0)
-    np.savez(folder / f"{run}-{worker}.npz", loss=evaluation, prediction=prediction)
-    if multi_worker.is_chief(strategy):
-        model.save(folder / f"{run}.keras")
-        model.export(folder / f"{run}-export", verbose=False)
+    np.savez(folder / f"{run}-{worker}.npz", loss=evaluation)
 
 
 def hold_slices(folder, run):
@@ -254,19 +250,9 @@ def test_two_workers_train_as_one_process_also_after_one_was_killed(tmp_path):
     assert not (tmp_path / "run-backup").exists()  # deleted after the last step
 
     loss = model.evaluate(held_out(), verbose=0)
-    prediction = model.predict(held_out(), verbose=0)
-    assert prediction.std() > 0.05
     for worker in range(2):
         seen = np.load(tmp_path / f"run-{worker}.npz")
         assert seen["loss"] == pytest.approx(loss, rel=1e-5)
-        np.testing.assert_allclose(seen["prediction"], prediction, atol=1e-5)
-    # only the chief saves and exports
-    x = np.concatenate([x for x, _ in held_out()])
-    saved = keras.saving.load_model(tmp_path / "run.keras")
-    assert int(saved.layers[0].redraw_count) == STEPS // 2
-    np.testing.assert_allclose(saved.predict(x, verbose=0), prediction, atol=1e-5)
-    served = keras.layers.TFSMLayer(tmp_path / "run-export", call_endpoint="serve")
-    np.testing.assert_allclose(served(x), prediction, atol=1e-5)
 
 
 def test_two_workers_hold_slices_of_the_same_sequences(tmp_path):

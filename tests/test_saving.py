@@ -11,24 +11,12 @@ import keras_performer
 from keras_performer import PerformerAttention, PerformerLM
 from keras_performer.layers.keras_privates import all_layers
 from tests.contract import relative_error
-from tests.layers.inputs import language_model, normal
+from tests.layers.inputs import language_model
 
 
 def small(**options):
     layer = PerformerAttention(2, 4, **{"num_random_features": 8, **options})
     return keras.Sequential([keras.Input((None, 7)), layer])
-
-
-@pytest.mark.slow
-def test_a_saved_model_of_tensorflow_computes_the_same():
-    model = small(feature_map="favor+")
-    model.layers[0].redraw_features(2)
-    tf.saved_model.save(model, "saved")
-    saved = tf.saved_model.load("saved").signatures["serving_default"]
-    for shape in (3, 5, 7), (2, 9, 7):
-        given = tf.constant(normal(shape))
-        (found,) = saved(given).values()
-        assert relative_error(found, model(given)) < 1e-6
 
 
 def test_a_checkpoint_of_tensorflow_holds_the_blocks_of_a_language_model():

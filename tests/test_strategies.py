@@ -54,15 +54,6 @@ def on_replicas(strategy, variable):
     return [value.numpy() for value in values]
 
 
-def assert_same_outputs(model, alone):
-    """Compares `evaluate` and `predict`, and returns the predictions."""
-    evaluated, wanted = (m.evaluate(data(), verbose=0) for m in (model, alone))
-    assert evaluated == pytest.approx(wanted, rel=1e-5)
-    predicted, wanted = (m.predict(data(), verbose=0) for m in (model, alone))
-    np.testing.assert_allclose(predicted, wanted, atol=1e-5)
-    return predicted
-
-
 @pytest.mark.slow
 def test_two_replicas_do_what_one_device_does(tmp_path):
     strategy, options = mirrored(2), dict(causal=True)
@@ -80,7 +71,10 @@ def test_two_replicas_do_what_one_device_does(tmp_path):
     matrices = (to_numpy(m.layers[0].projection_matrix) for m in (model, alone))
     np.testing.assert_array_equal(*matrices)
 
-    predicted = assert_same_outputs(model, alone)
+    evaluated, wanted = (m.evaluate(data(), verbose=0) for m in (model, alone))
+    assert evaluated == pytest.approx(wanted, rel=1e-5)
+    predicted, wanted = (m.predict(data(), verbose=0) for m in (model, alone))
+    np.testing.assert_allclose(predicted, wanted, atol=1e-5)
     assert predicted.std() > 0.1
 
     model.save(tmp_path / "model.keras")
@@ -142,9 +136,3 @@ def test_recomputed_training_is_that_of_one_device():
     expected = recomputed_losses(one_device(), None)
     losses = recomputed_losses(mirrored(2), "network")
     assert losses == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_several_steps_per_execution_evaluate_and_predict_on_two_replicas():
-    model = make_model(mirrored(2), steps_per_execution=2)
-    assert_same_outputs(model, make_model(one_device()))

@@ -10,8 +10,6 @@ import tensorflow as tf
 
 from examples.imagenet64 import train
 from examples.imagenet64.config import Config
-from examples.imagenet64.convert import convert
-from tests.examples import archives
 
 SMALL = """--num_layers 1 --num_heads 1 --hidden_dim 6 --intermediate_dim 4
     --num_random_features 4 --batch_size 1 --held_out_images 2 --num_samples 1
@@ -111,22 +109,6 @@ def test_noise_is_added_to_what_is_read_and_not_to_what_is_predicted():
     assert len(set(deviations)) == 18 and max(deviations) < 16.5
     later = sequences(2, start_step=7, input_noise=16.0, **settings)
     np.testing.assert_array_equal(later, noisy[7:])
-
-
-@pytest.mark.slow
-def test_replicas_train_what_one_device_trains(tmp_path, monkeypatch, uncompiled):
-    # from shards, as on a TPU
-    two = tf.config.list_logical_devices("CPU")[:2]
-    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: two)
-    archives.write_npz(tmp_path / "npz", train=(13,), validation=4)
-    convert(str(tmp_path / "npz"), str(tmp_path / "shards"), shards=2)
-    flags = f"""{NO_ATTENTION} --num_steps 4 --steps_per_epoch 2 --data_dir shards
-        --held_out_images 4 --batch_size 2"""
-    one = run(flags)
-    several = run(flags, "--strategy mirrored --output_dir several")
-    assert several["this model"] == pytest.approx(one["this model"], abs=1e-4)
-    model = keras.models.load_model("several/model.keras")
-    assert int(model.optimizer.iterations) == 4
 
 
 def test_a_copy_on_one_device_predicts_what_the_shared_model_does():

@@ -202,13 +202,6 @@ def test_with_rotary_no_positions_are_added(attention):
         np.testing.assert_allclose(outputs, outputs[:, :1].repeat(9, 1), atol=1e-5)
 
 
-def test_a_grid_is_not_a_line():
-    options = dict(position_embedding="rotary")
-    grid, line = small_model(**options, **GRID), small_model(**options)
-    line.set_weights(grid.get_weights())
-    assert np.abs(line(IDS) - grid(IDS)).max() > 1e-4
-
-
 def test_a_block_hands_positions_on():
     block = PerformerBlock(ExactAttention(2, 4, rotary=True), 8)
     x, positions = normal((2, 5, 8)), np.array([[4, 1, 7, 2, 9]])

@@ -5,13 +5,26 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, feature_maps
+from keras_performer import PerformerAttention, feature_maps, zoo
 from keras_performer.conversion.attention_like import attention_like
 from tests.layers.inputs import normal, small_layer
 
+DROPPING = [
+    small_layer,
+    lambda **options: zoo.LinformerAttention(3, 4, projection_dim=5, **options),
+    lambda **options: zoo.SynthesizerAttention(3, 4, kind="random", **options),
+]
 
-def test_dropout_acts_in_training_only_and_keeps_the_mean():
-    layer = small_layer(dropout=0.4, seed=8)
+
+def dropping(make, **options):
+    if make is not small_layer:
+        options["max_length"] = 9
+    return make(dropout=0.4, seed=8, **options)
+
+
+@pytest.mark.parametrize("make", DROPPING)
+def test_dropout_acts_in_training_only_and_keeps_the_mean(make):
+    layer = dropping(make)
     x = normal((2, 9, 7))
     clean = layer(x).numpy()
     np.testing.assert_array_equal(layer(x, training=False), clean)
@@ -20,6 +33,18 @@ def test_dropout_acts_in_training_only_and_keeps_the_mean():
     assert (np.abs(dropped - clean).max(axis=(1, 2, 3)) > 0.01).all()
     standard_error = dropped.std(axis=0, ddof=1) / np.sqrt(len(dropped))
     assert np.abs((dropped.mean(axis=0) - clean) / standard_error).max() < 4.5
+
+
+@pytest.mark.parametrize("make", DROPPING)
+def test_numbers_of_a_value_drop_together_where_weights_drop(make):
+    layer, x = dropping(make, output_shape=12, use_bias=False), normal((2, 9, 7))
+    layer.build(x.shape)
+    kernel = layer.value_dense.kernel
+    kernel.assign(np.repeat(kernel[..., :1], 4, axis=-1))  # four equal numbers
+    layer.output_dense.kernel.assign(np.eye(12).reshape(3, 4, 12))
+    output = np.reshape(layer(x, training=True), (2, 9, 3, 4))
+    together = np.ptp(output, axis=-1) < 1e-6
+    assert together.all() if make is not small_layer else not together.all()
 
 
 def test_regularizers_and_constraints_reach_every_dense_layer():

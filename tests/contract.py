@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.layers.inputs import output_and_gradients
 from tests.layers.twins import randomize
 
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16", "float64")
@@ -164,20 +165,6 @@ def layer_of(case, **overrides):
     layer = case.make(**overrides)
     layer(*tensors(case.inputs()))
     return layer
-
-
-def output_and_gradients(layer, inputs):
-    """Returns output and gradients of inputs and weights, for a random cotangent."""
-    floats = [x for x in inputs if x.dtype.is_floating]
-    with tf.GradientTape() as tape:
-        tape.watch(floats)
-        output = layer(*inputs)
-        cotangent = np.random.default_rng(4).standard_normal(output.shape)
-        total = tf.reduce_sum(tf.cast(output, "float64") * cotangent)
-    trained = [weight.value for weight in layer.trainable_weights]
-    # zeros, as some attention ignores queries; a promise checks gradients of weights
-    kept = {"unconnected_gradients": tf.UnconnectedGradients.ZERO}
-    return output, tape.gradient(total, [*floats, *trained], **kept)
 
 
 def assert_close_gradients(actual, expected, tolerance):

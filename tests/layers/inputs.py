@@ -21,16 +21,27 @@ def small_layer(**options):
     return PerformerAttention(**{**defaults, **options})
 
 
-def value_and_gradients(layer, inputs, **call):
-    """Returns the output, and gradients of a sum over it for input and weights."""
-    inputs = tf.convert_to_tensor(inputs)
+def output_and_gradients(function, inputs, weights=None, **call):
+    """Returns the output, and gradients of a random linear function of it.
+
+    Args:
+        function: a layer, or a function of tensors and `call`.
+        inputs: list of arrays; floats get a gradient.
+        weights: list of variables. Defaults to the layer's trainable weights.
+        **call: further arguments of the function.
+    """
+    inputs = [tf.convert_to_tensor(x) for x in inputs]
+    floats = [x for x in inputs if x.dtype.is_floating]
+    weights = function.trainable_weights if weights is None else weights
     with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        output = layer(inputs, **call)
-        weights = tf.cast(normal((1, 1, output.shape[-1]), seed=9), output.dtype)
-        loss = tf.reduce_sum(tf.square(output * weights))
-    variables = [weight.value for weight in layer.trainable_weights]
-    return output, tape.gradient(loss, [inputs, *variables])
+        tape.watch(floats)
+        output = function(*inputs, **call)
+        cotangent = normal(output.shape, 4, dtype="float64")
+        total = tf.reduce_sum(tf.cast(output, "float64") * cotangent)
+    sources = [*floats, *(weight.value for weight in weights)]
+    # zeros, as some attention ignores queries; a promise checks gradients of weights
+    kept = {"unconnected_gradients": tf.UnconnectedGradients.ZERO}
+    return output, tape.gradient(total, sources, **kept)
 
 
 def in_pieces(layer, x, *cuts, state=None, **call):

@@ -11,7 +11,7 @@ from tensorflow.python.grappler.tf_optimizer import OptimizeGraph
 from keras_performer.feature_maps import SoftmaxFeatures
 from keras_performer.layers import LocalAttention, performer
 from keras_performer.zoo import LongformerAttention
-from tests.layers.inputs import small_layer, value_and_gradients
+from tests.layers.inputs import output_and_gradients, small_layer
 
 LENGTH = performer.MIN_COMPILED_LENGTH
 
@@ -113,7 +113,7 @@ def test_training_compiles_four_passes_and_copies_no_inputs():
     layers = [small_layer(jit_compile=True, feature_map="relu") for _ in range(2)]
     stack = keras.Sequential(layers)
     stack.build((None, 7, 3))
-    step = tf.function(lambda x: value_and_gradients(stack, x, training=True))
+    step = tf.function(lambda x: output_and_gradients(stack, [x], training=True))
     graph = step.get_concrete_function(tf.TensorSpec((2, 7, 3))).graph
     library = graph.as_graph_def().library.function
     names = compiled_functions(graph)
@@ -134,7 +134,7 @@ def test_functions_are_shared_where_a_tape_records():
         return [not f.attr["_noinline"].b for f in library if "run" in f.signature.name]
 
     assert inline(stack) == []
-    trained = inline(lambda x: value_and_gradients(stack, x, training=True))
+    trained = inline(lambda x: output_and_gradients(stack, [x], training=True))
     assert trained == [False, False]  # forward and backward
 
 
@@ -143,7 +143,7 @@ def test_tensorflow_optimizes_one_function_for_all_layers():
     options = dict(jit_compile=False, causal=True, exact_window=3)
     stack = keras.Sequential([small_layer(**options) for _ in range(3)])
     stack.build((None, 7, 3))
-    step = tf.function(lambda x: value_and_gradients(stack, x, training=True))
+    step = tf.function(lambda x: output_and_gradients(stack, [x], training=True))
     graph = step.get_concrete_function(tf.TensorSpec((2, 7, 3))).graph
     graph_def = graph.as_graph_def()
     exported = tf.compat.v1.train.export_meta_graph(graph_def=graph_def, graph=graph)

@@ -10,7 +10,7 @@ from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention, LocalAttention
 from keras_performer.zoo import ReformerAttention, ReversibleBlock
 from tests.costs import kept_for_gradients
-from tests.layers.inputs import normal
+from tests.layers.inputs import normal, output_and_gradients
 
 
 def small(depth=3, **options):
@@ -46,19 +46,13 @@ def plain(block, x, mask=None, training=None, **call):
 
 
 def results(function, block, x, **call):
-    """Returns the output, and gradients of a sum over it for input and weights."""
-    x = tf.convert_to_tensor(x)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = function(x, **call)
-        loss = tf.reduce_sum(y * tf.cast(normal((1, 1, 8), 9), y.dtype))
-    weights = [weight.value for weight in block.trainable_weights]
-    return [y, *tape.gradient(loss, [x, *weights])]
+    given = function, [x], block.trainable_weights
+    return tf.nest.flatten(output_and_gradients(*given, **call))
 
 
 def assert_same(block, x, tolerance=1e-5, **call):
     got = results(block, block, x, **call)
-    wanted = results(lambda x, **call: plain(block, x, **call), block, x, **call)
+    wanted = results(functools.partial(plain, block), block, x, **call)
     for one, other in zip(got, wanted, strict=True):
         scale = max(np.abs(other).max(), 0.1)
         np.testing.assert_allclose(one, other, atol=tolerance * scale)
@@ -99,11 +93,7 @@ def test_dropout_is_the_same_when_it_is_computed_again():
     after = [seed.numpy() for seed in seeds]
     for seed, value in zip(seeds, before):
         seed.assign(value)
-
-    def by_hand(x, training):
-        return plain(block, x, training=training)
-
-    wanted = results(by_hand, block, x, training=True)
+    wanted = results(functools.partial(plain, block), block, x, training=True)
     for one, other in zip(got, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
     np.testing.assert_array_equal([seed.numpy() for seed in seeds], after)

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
+from keras_performer.ops import blocks
 from keras_performer.ops.linear.loops import Causal
 from keras_performer.ops.linear.reach import Reach
 from keras_performer.ops.windowed import linear_attention
@@ -245,9 +246,32 @@ def test_blocks_are_padded_by_less_than_a_block(batch, exact_window, chunk_size)
 
     plan.get_concrete_function()
     (loops,) = found
-    blocks = loops.blocks
-    assert 4096 <= blocks.count * blocks.tokens < 4096 + blocks.tokens
-    assert blocks.tokens % loops.chunks == blocks.tokens % loops.band.chunk == 0
+    count, tokens = loops.blocks.count, loops.blocks.tokens
+    assert 4096 <= count * tokens < 4096 + tokens
+    assert tokens % loops.chunks == tokens % loops.band.chunk == 0
+
+
+@pytest.mark.parametrize(
+    "device, known, unknown, chunk, tokens",
+    [
+        ("GPU", 1024, 1024, 128, 4096),
+        ("TPU", 128, None, 128, 1024),
+        ("CPU", 128, 64, 64, 512),
+    ],
+)
+def test_a_gpu_takes_larger_blocks(device, known, unknown, chunk, tokens, monkeypatch):
+    """Tests 16 sequences, 8 heads, 256 features; and an unknown batch size."""
+    monkeypatch.setattr(
+        tf.config, "list_logical_devices", lambda kind: [kind] * (kind == device)
+    )
+    assert blocks.tokens_per_block(tf.TensorSpec((16, 1, 8, 1)), 256) == known
+    unknown_batch = tf.TensorSpec((None, 1, 8, 1))
+    assert unknown in (None, blocks.tokens_per_block(unknown_batch, 256))
+    assert blocks.block_sizes().chunk == chunk
+    query = tf.zeros((1, 10_000, 1, 8))
+    kernel = ops.ExponentialKernel(tf.zeros((256, 8)))
+    loops = Causal(kernel, Reach(), None, (None, None), query, query, query, None)
+    assert loops.chunks == tokens // chunk and loops.blocks.tokens <= tokens
 
 
 def test_a_switch_asks_for_the_highest_precision_of_every_product():

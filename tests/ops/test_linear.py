@@ -122,7 +122,6 @@ def test_a_masked_key_of_any_size_equals_a_small_one(way, name, size):
 WIDE_KERNELS = {
     "softmax": lambda: softmax_kernel(32, 16),
     "favor+": lambda: favor_plus_kernel(32, 16),
-    "abs": lambda: ops.ActivationKernel(ops.gaussian_matrix(32, 16, (0, 1)), tf.abs),
 }
 
 
@@ -167,21 +166,6 @@ def test_keys_that_dwarf_others(way, name, options, case):
     functions = ours(way, kernel, mask, **options), twin(way, kernel, mask)
     assert_equals(*functions, inputs, tolerance=2e-5)
     assert_equals(*functions, float64(*inputs))
-
-
-@pytest.mark.parametrize("name", ["softmax", "abs"])
-@pytest.mark.parametrize("way", ["all", "past"])
-def test_norms_of_50_stay_finite(way, name):
-    query, key, value = inputs_of_head_size_16()
-    query, key = (50 * tf.math.l2_normalize(x, axis=-1) for x in (query, key))
-    attend = default(way, WIDE_KERNELS[name](), tf.constant(POSITION[None] >= 5))
-    results = value_and_gradients(attend, (query, key, value))
-    for output_or_gradient in results:
-        assert np.isfinite(output_or_gradient).all()
-    if way == "past":
-        np.testing.assert_allclose(results[0][:, 5], value[:, 5], rtol=1e-5)
-    largest = np.abs(value[:, 5:]).max() * (1 + 1e-5)
-    assert 0.1 < np.abs(results[0]).max() <= largest
 
 
 @pytest.mark.parametrize("dtype, bound", [("bfloat16", 2e-2), ("float16", 3e-3)])

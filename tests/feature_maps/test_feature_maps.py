@@ -80,13 +80,6 @@ def test_a_registered_function_is_saved_and_found_again():
     np.testing.assert_array_equal(restored(x), model(x))
 
 
-def test_an_unregistered_function_works_until_it_is_saved():
-    model = small_model(GeneralizedFeatures(tf.nn.softplus))
-    assert np.isfinite(model(tf.ones((2, 5, 6)))).all()
-    with pytest.raises(ValueError, match="register_keras_serializable"):
-        model.save("model.keras")
-
-
 class Narrow(feature_maps.FeatureMap):
     """Map without a config."""
 

@@ -19,7 +19,6 @@ import sys
 
 
 def write_seeded():
-    """Writes sketches of all arrays that seeds determine."""
     from tests.golden import recording, seeded
 
     sketches = {
@@ -51,25 +50,17 @@ def write_definitions():
     definitions.write()
 
 
-WRITE = {
-    "seeded": write_seeded,
-    "models": write_models,
-    "definitions": write_definitions,
-}
+WRITERS = write_seeded, write_models, write_definitions
 
-
-def main():
+if __name__ == "__main__":
+    writers = {one.__name__.removeprefix("write_"): one for one in WRITERS}
     parser = argparse.ArgumentParser(
         prog="python -m tests.golden",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", choices=WRITE)
+    parser.add_argument("what", choices=writers)
     parser.add_argument("--package", default=".", help="folder of the other checkout")
     arguments = parser.parse_args()
-    sys.path.insert(0, arguments.package)
-    WRITE[arguments.what]()
-
-
-if __name__ == "__main__":
-    main()
+    sys.path.insert(0, arguments.package)  # before the writer imports the package
+    writers[arguments.what]()

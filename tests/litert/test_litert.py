@@ -12,7 +12,6 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 import keras_performer
 from keras_performer import ops
 from tests.layers.inputs import language_model
-from tests.litert import xnnpack
 from tests.models.test_export import with_every_state
 
 pytestmark = pytest.mark.slow
@@ -128,13 +127,3 @@ def test_keys_that_dwarf_others_take_the_same_form(std):
     for (run,) in runners("exported", "attend"):
         (outputs,) = run(**inputs).values()
         np.testing.assert_allclose(outputs, attend(**inputs), atol=3e-5)
-
-
-def test_the_smallest_program_is_right_without_xnnpack():
-    """Run `tests.litert.xnnpack` to see its errors with XNNPACK."""
-    calls = [xnnpack.some_inputs(2, seed) for seed in range(xnnpack.CALLS)]
-    outputs = [xnnpack.step(**inputs) for inputs in calls]
-    file = xnnpack.converted({x: (None, *y.shape[1:]) for x, y in calls[0].items()})
-    assert xnnpack.wrong_calls(file, False, 3, calls, outputs) == []
-    wrong = [{**x, "output": x["output"] + 1} for x in outputs]
-    assert xnnpack.wrong_calls(file, False, 3, calls, wrong) == [1, 1, 1]

@@ -19,6 +19,7 @@ from benchmarks import (
     turns,
 )
 from benchmarks.conversion import speed
+from benchmarks.gpu import layers
 from benchmarks.gpu import report as gpu
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning import models, tasks
@@ -228,3 +229,18 @@ def test_accuracy(tmp_path, monkeypatch):
     errors = [found[name] for name in names]
     assert errors == sorted(errors, reverse=True) and errors[-1] > 0
     assert f"{errors[1]:.4f} ± " in (tmp_path / "tables.md").read_text()
+
+
+def test_gpu_measures_no_case_of_its_file_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(layers, "SIZES", ((1, 16),))
+    monkeypatch.setattr(layers, "OF_ROW", {layers.EXACT: ((1, 16),)})
+    monkeypatch.setattr(layers, "MODES", ("graph",))
+    command = ["--output", str(tmp_path), "--rows", layers.EXACT]
+    layers.main(command)
+    rows = json.loads((tmp_path / "layers.json").read_text())["rows"]
+    assert [row["form"] for row in rows] == ["causal", "bidirectional"]
+    assert all(min(row["rounds"]) <= row["ms"] <= max(row["rounds"]) for row in rows)
+    asked = []
+    monkeypatch.setattr(layers, "measured", lambda case: asked.append(case) or {})
+    layers.main([*command, "window"])
+    assert [case["row"] for case in asked] == ["window", "window"]

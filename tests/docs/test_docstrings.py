@@ -6,15 +6,7 @@ import re
 import pytest
 
 import keras_performer
-from keras_performer import (
-    conversion,
-    feature_maps,
-    layers,
-    models,
-    ops,
-    testing,
-    zoo,
-)
+from keras_performer import conversion, feature_maps, layers, models, ops, testing, zoo
 
 PARTS = (
     keras_performer,

@@ -44,12 +44,6 @@ def leads_somewhere(document, link):
     return target.exists()
 
 
-def test_a_broken_link_is_noticed():
-    assert leads_somewhere(ROOT / "README.md", "docs/benchmarks.md#learning")
-    assert not leads_somewhere(ROOT / "README.md", "docs/benchmarks.md#a-demo")
-    assert not leads_somewhere(ROOT / "README.md", "docs/none.md")
-
-
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_pictures_are_drawn_by_scripts(page):
     text = page.read_text()

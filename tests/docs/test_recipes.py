@@ -1,12 +1,16 @@
-"""Recipes run at small size, and their models learn; other pages run as they are."""
+"""Recipes and notebooks run at small size; other pages run as they are."""
 
 import contextlib
 import io
+import json
+import re
 
 import keras
+import matplotlib.pyplot as plt
 import pytest
 import tensorflow as tf
 
+from docs.build_notebooks import page as page_of
 from docs.pages import PAGES, ROOT, blocks, promised_output, with_sizes
 
 FOLDER = ROOT / "docs" / "recipes"
@@ -99,3 +103,73 @@ def test_the_blocks_of_a_page_run_in_one_namespace(page, clean):
     finally:
         keras.saving.get_custom_objects().clear()
         keras.saving.get_custom_objects().update(registered)
+
+
+# -- Notebooks, which have a page and an .ipynb file.
+
+NOTEBOOKS = ROOT / "docs" / "notebooks"
+SIZES_OF_NOTEBOOKS = {
+    "convert": {"LENGTH": 40, "STEPS": 2, "WIDTH": 16, "WINDOW": 8, "TEST": 8}
+    | {"TRANSFER": 1},
+    "documents": {"SHORT": 80, "LONG": 100, "STEPS": 3, "WIDTH": 16, "TEST": 2},
+    "language_model": {"LENGTH": 80, "STEPS": 10, "WIDTH": 32, "TEST": 8},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIZES_OF_NOTEBOOKS)
+def test_notebook(name, clean, monkeypatch):
+    plt.switch_backend("agg")
+    shown = []
+    monkeypatch.setattr(plt, "show", lambda: shown.append(plt.gcf()))
+    names = run(
+        (NOTEBOOKS / f"{name}.py").read_text(), SIZES_OF_NOTEBOOKS[name], f"{name}.py"
+    )
+    plt.close("all")
+    if name == "convert":
+        bits = names["table"]
+        assert set(bits) > {"exact attention", "converted", "local attention"}
+        assert all(0 < value < 9 for value in bits.values())
+    if name == "documents":
+        assert len(shown) == 1
+        weights = names["scores"][0, :, 0].numpy()
+        assert weights.sum(-1) == pytest.approx(1, abs=1e-4)
+
+
+def test_all_notebooks_are_run():
+    assert {path.stem for path in NOTEBOOKS.glob("*.py")} == set(SIZES_OF_NOTEBOOKS)
+
+
+@pytest.mark.parametrize("name", SIZES_OF_NOTEBOOKS)
+def test_page_and_notebook_are_those_of_the_script(name):
+    cells = cells_of((NOTEBOOKS / f"{name}.py").read_text())
+    notebook = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text())
+    found = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+    assert found == cells, "run make notebooks"
+    text, pictures = page_of(name, notebook)
+    assert (NOTEBOOKS / f"{name}.md").read_text() == text, "run make notebooks"
+    drawn = {path.name: path.read_bytes() for path in NOTEBOOKS.glob(f"{name}_*.png")}
+    assert drawn == pictures, "run make notebooks"
+
+
+@pytest.mark.parametrize("name", SIZES_OF_NOTEBOOKS)
+def test_a_notebook_keeps_what_its_cells_print(name):
+    for cell in json.loads((NOTEBOOKS / f"{name}.ipynb").read_text())["cells"]:
+        source = "".join(cell["source"])
+        outputs = cell.get("outputs", [])
+        printed = "".join("".join(output.get("text", "")) for output in outputs)
+        if re.search(r"^ *print\(", source, re.MULTILINE):
+            assert printed, source
+        missing = set(promised_output(source)) - set(printed.splitlines())
+        assert missing == set(), printed
+
+
+def cells_of(script):
+    """Returns kinds and texts of the cells of a script in jupytext's percent format."""
+    cells = []
+    for part in script.split("# %%")[1:]:
+        mark, _, text = part.partition("\n")
+        kind = "markdown" if mark.strip() == "[markdown]" else "code"
+        text = text.strip()
+        cells.append((kind, text.strip('"').strip() if kind == "markdown" else text))
+    return cells

@@ -7,10 +7,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from keras_performer.layers import (
-    PerformerAttention,
-    performer,
-)
+from keras_performer.layers import PerformerAttention, performer
 from keras_performer.ops.windowed import linear_attention
 from tests.layers.inputs import normal, small_layer
 

@@ -10,12 +10,7 @@ import tensorflow as tf
 
 from keras_performer.layers import PerformerAttention
 from tests.contract import relative_error
-from tests.layers.inputs import (
-    in_pieces,
-    language_model,
-    normal,
-    small_layer,
-)
+from tests.layers.inputs import in_pieces, language_model, normal, small_layer
 
 LENGTH = 8
 QUERY, KEYS = normal((2, 5, 7)), normal((2, LENGTH, 6), seed=1)

@@ -8,14 +8,11 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention
-from keras_performer.layers import (
-    ExactAttention,
-    PerformerBlock,
-)
+from keras_performer.layers import ExactAttention, PerformerBlock
 from keras_performer.layers.block import ShortConvolution
 from keras_performer.zoo import FourierMixing, SpatialGatingUnit, TokenMixing
 from tests.layers.inputs import normal
-from tests.layers.twins import assert_is_twin
+from tests.layers.twins import assert_is_twin, randomize
 
 X = normal((2, 13, 5)).astype("float64")
 MASK = np.array([[1] * 9 + [0] * 4, [0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0]], bool)
@@ -34,8 +31,7 @@ def gating(**options):
 def block_with(attention, dtype="float64", **options):
     block = PerformerBlock(attention, 11, dtype=dtype, **options)
     block.build(X.shape)
-    for index, weight in enumerate(block.trainable_weights):
-        weight.assign(normal(weight.shape, seed=index))
+    randomize(block, std=1.0)
     return block
 
 

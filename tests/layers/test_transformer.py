@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_performer import PerformerAttention, PerformerDecoder, PerformerEncoder
 from tests.layers.inputs import in_pieces, normal
+from tests.layers.twins import randomize
 
 LENGTH, DIM = 7, 6
 X = normal((2, LENGTH, DIM))
@@ -21,8 +22,7 @@ def made(kind, *shapes, **options):
     layer = kind(**{**given, **options})
     if shapes:
         layer.build(*shapes)
-        for index, weight in enumerate(layer.trainable_weights):
-            weight.assign(normal(weight.shape, seed=index))
+        randomize(layer, std=1.0)
     return layer
 
 

@@ -7,14 +7,7 @@ import tensorflow as tf
 
 from keras_performer import generate
 from tests.layers.inputs import in_pieces
-from tests.models.kinds import (
-    CONTINUED,
-    CONVOLUTION,
-    KINDS,
-    Pairs,
-    Shifted,
-    pairs,
-)
+from tests.models.kinds import CONTINUED, CONVOLUTION, KINDS, Pairs, Shifted, pairs
 from tests.models.token_models import (
     IDS,
     assert_close,

@@ -6,12 +6,9 @@ import tensorflow as tf
 
 from keras_performer.ops import chunk_scan
 
+from .cases import normal
+
 BATCH, LENGTH, DIM = 2, 11, 3
-
-
-def normal(shape, seed):
-    return tf.random.stateless_normal(shape, (seed, 1), dtype=tf.float64)
-
 
 INPUTS = {
     "x": normal((BATCH, LENGTH, DIM), 1),
@@ -19,7 +16,6 @@ INPUTS = {
 }
 START = {"sum": normal((BATCH, DIM), 2), "count": tf.constant(3)}
 PARAMS = (normal((DIM, DIM), 3), normal((5, DIM), 4))
-# sampled here, as XLA would sample other numbers
 WEIGHTS = normal((BATCH, LENGTH, DIM), 5)
 
 

@@ -9,15 +9,7 @@ from keras_performer.ops import decays
 from keras_performer.ops.windowed import linear_attention
 
 from .cases import float64, normal, qkv, softmax_kernel
-from .test_trunk import (
-    FORMS,
-    GATED,
-    LENGTH,
-    Form,
-    assert_is_twin,
-    both,
-    one_key_above,
-)
+from .test_trunk import FORMS, GATED, LENGTH, Form, assert_is_twin, both, one_key_above
 
 CAUSAL = GATED["gated causal"]
 

@@ -270,7 +270,7 @@ def test_a_gpu_takes_larger_blocks(device, known, unknown, chunk, tokens, monkey
     assert blocks.block_sizes().chunk == chunk
     query = tf.zeros((1, 10_000, 1, 8))
     kernel = ops.ExponentialKernel(tf.zeros((256, 8)))
-    loops = Causal(kernel, Reach(), None, (None, None), query, query, query, None)
+    loops = Causal(kernel, Reach(), None, (None, None), [query] * 3, None)
     assert loops.chunks == tokens // chunk and loops.blocks.tokens <= tokens
 
 

@@ -7,15 +7,7 @@ import tensorflow as tf
 from keras_performer import ops
 from tests.ops import reference
 
-from .cases import (
-    ATTENTIONS,
-    HEAD_DIM,
-    assert_equals,
-    masks,
-    normal,
-    pairs,
-    qkv,
-)
+from .cases import ATTENTIONS, HEAD_DIM, assert_equals, masks, normal, pairs, qkv
 
 BATCH, LENGTH, HEADS, GROUPS, FEATURES = 3, 29, 2, 2, 14
 

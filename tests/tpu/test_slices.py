@@ -1,11 +1,13 @@
-"""Slices have the devices and the memory that the TPU compiler finds."""
+"""Slices have the devices and the memory that the TPU compiler finds; redraws."""
 
 import pytest
 import tensorflow as tf
 
+import keras_performer
 from benchmarks.stablehlo import lower
 from benchmarks.tpu import compiler, rows
 from benchmarks.tpu.slices import SLICES, Slice
+from tests.tpu import checks
 
 
 def too_large():
@@ -40,3 +42,22 @@ def test_memory_is_judged_by_its_sum():
     assert memory.total == 10 * 2**30
     assert Slice("v5e:2x2", 1, 10.6).fits(memory)
     assert not Slice("v5e:2x2", 1, 10.5).fits(memory)  # less than 5 % are left
+
+
+@pytest.mark.parametrize("feature_map", ["softmax", "relu"])
+@pytest.mark.parametrize("name", ["v5e-1", "v6e-8", "v4-8", "v5p-8"])
+def test_a_redraw_compiles(name, feature_map):
+    layer = keras_performer.PerformerAttention(8, 64, feature_map=feature_map, seed=1)
+    layer.build((None, None, 512))
+
+    @tf.function
+    def redraw():
+        layer.redraw_features()
+
+    stablehlo = lower(redraw)
+    lowered = compiler.text_of(stablehlo)
+    assert checks.float64_operations(lowered) == []
+    # Inputs are the seed and the count; outputs are the count and the matrix.
+    assert checks.arguments(lowered)["i32"] == 2
+    memory = compiler.compile_for(stablehlo, SLICES[name]).memory
+    assert memory.outputs >= 4 * 256 * 64

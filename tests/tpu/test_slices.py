@@ -1,5 +1,6 @@
 """Slices have the devices and the memory that the TPU compiler finds; redraws."""
 
+import jax
 import pytest
 import tensorflow as tf
 
@@ -33,6 +34,17 @@ def test_the_memory_is_what_the_compiler_finds(name):
     assert row["fits"] is False
     assert row["gib"] == 2048
     assert f"available HBM ({SLICES[name].gib_per_chip:.2f}G)" in row["refusal"]
+
+
+def test_only_a_lack_of_memory_makes_a_row():
+    module = """
+    func.func @main() -> tensor<f32> {
+      %0 = stablehlo.custom_call @unknown_to_tpus() : () -> tensor<f32>
+      return %0 : tensor<f32>
+    }
+    """
+    with pytest.raises(jax.errors.JaxRuntimeError, match="unknown_to_tpus"):
+        rows.measure(lambda: module, SLICES["v5e-1"])
 
 
 def test_memory_is_judged_by_its_sum():

@@ -13,8 +13,8 @@ import keras_performer
 from keras_performer import _environment
 
 
-def run_python(code, **environment):
-    """Runs `code` and returns the finished process, with its output as text."""
+def run_python(*arguments, **environment):
+    """Runs Python and returns the finished process, with its output as text."""
     inherited = {
         name: value
         for name, value in os.environ.items()
@@ -23,7 +23,7 @@ def run_python(code, **environment):
     # A separate home, so that the user's keras.json has no effect.
     inherited["KERAS_HOME"] = os.path.join(os.getcwd(), "keras_home")
     return subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, *arguments],
         env=inherited | {"TF_CPP_MIN_LOG_LEVEL": "3"} | environment,
         capture_output=True,
         text=True,
@@ -33,7 +33,7 @@ def run_python(code, **environment):
 
 def refusal(imports="import keras_performer", **environment):
     """Returns the message of the `ImportError` that `imports` raises."""
-    process = run_python(imports, **environment)
+    process = run_python("-c", imports, **environment)
     assert process.returncode == 1
     assert process.stdout == ""
     name, sentence = process.stderr.rstrip().splitlines()[-1].split(": ", maxsplit=1)
@@ -96,6 +96,7 @@ def test_import_has_no_side_effects(tmp_path):
     # KERAS_BACKEND overrides the file, and TensorFlow ignores a legacy value of "0".
     (tmp_path / "keras.json").write_text(json.dumps({"backend": "jax"}))
     process = run_python(
+        "-c",
         SIDE_EFFECTS,
         KERAS_HOME=str(tmp_path),
         KERAS_BACKEND="tensorflow",

@@ -1,28 +1,20 @@
 """`python -m keras_performer.preflight`, and its results for made-up machines."""
 
 import os
-import subprocess
 import sys
 
 import keras
 import pytest
 
 from keras_performer import preflight
+from tests.test_import import run_python
 
 GOOD = {"keras": "3.15.1", "tensorflow": "2.21.0"}
 GOOD_TPU = {"keras": "3.15.1", "tensorflow-tpu": "2.19.1", "libtpu": "0.0.10"}
 
 
-def run(*arguments, **environment):
-    # A separate home, so that the user's keras.json has no effect.
-    environment = {"KERAS_HOME": os.path.join(os.getcwd(), "home"), **environment}
-    return subprocess.run(
-        [sys.executable, "-m", "keras_performer.preflight", *arguments],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def run(**environment):
+    return run_python("-m", "keras_performer.preflight", **environment)
 
 
 @pytest.mark.slow

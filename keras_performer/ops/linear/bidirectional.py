@@ -190,8 +190,10 @@ def _joined(output, log_sums, signs):
     # keys that decays hide have log-sums, too: at most EMPTY
     seen = tf.where(logs > EMPTY, _halves(signs), tf.zeros_like(logs))
     sums = seen * tf.exp(logs - tf.stop_gradient(tf.reduce_max(logs, 0)))
-    shares = tf.math.divide_no_nan(sums, tf.reduce_sum(sums, 0))
-    return tf.reduce_sum(shares * _halves(output), 0)
+    first, second = tf.unstack(tf.math.divide_no_nan(sums, tf.reduce_sum(sums, 0)))
+    # so that the gradient keeps no turned copy of the output
+    output *= tf.concat([first, tf.reverse(second, [1])], 0)
+    return tf.reduce_sum(_halves(output), 0)
 
 
 def _halves(x):

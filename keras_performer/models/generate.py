@@ -16,60 +16,6 @@ from keras_performer.models.sampling import check_options
 _TOKENS_PER_CALL = 256
 
 
-@typing.overload
-def generate(
-    model: PerformerLM,
-    prompt: bytes | Sequence[bytes],
-    max_length: int,
-    temperature: float = ...,
-    top_k: int | None = ...,
-    top_p: float | None = ...,
-    seed: int | None = ...,
-    verbose: typing.Literal["auto", 0, 1] = ...,
-    *,
-    stop_tokens: npt.ArrayLike | None = ...,
-    num_samples: int | None = ...,
-    repetition_penalty: float = ...,
-    min_p: float | None = ...,
-) -> typing.Any: ...
-
-
-@typing.overload
-def generate(
-    model: PerformerLM,
-    prompt: npt.ArrayLike | Sequence[npt.ArrayLike],
-    max_length: int,
-    temperature: float = ...,
-    top_k: int | None = ...,
-    top_p: float | None = ...,
-    seed: int | None = ...,
-    verbose: typing.Literal["auto", 0, 1] = ...,
-    *,
-    stop_tokens: None = ...,
-    num_samples: int | None = ...,
-    repetition_penalty: float = ...,
-    min_p: float | None = ...,
-) -> npt.NDArray[np.int32]: ...
-
-
-@typing.overload
-def generate(
-    model: PerformerLM,
-    prompt: npt.ArrayLike | Sequence[npt.ArrayLike],
-    max_length: int,
-    temperature: float = ...,
-    top_k: int | None = ...,
-    top_p: float | None = ...,
-    seed: int | None = ...,
-    verbose: typing.Literal["auto", 0, 1] = ...,
-    *,
-    stop_tokens: npt.ArrayLike,
-    num_samples: int | None = ...,
-    repetition_penalty: float = ...,
-    min_p: float | None = ...,
-) -> list: ...
-
-
 def generate(
     model: PerformerLM,
     prompt: npt.ArrayLike | Sequence[npt.ArrayLike],

@@ -59,8 +59,9 @@ def convert_to_performer(
             `64`.
         seed: int, as in `PerformerAttention`. Each layer gets a different seed derived
             from it. Defaults to `None`.
-        layers: sequence of str, paths or names of the attention layers to replace.
-            Defaults to `None`, all.
+        layers: sequence of str, paths or names of the attention layers to replace. The
+            end of a path, such as "block/attention", stands for all layers that it
+            fits. Defaults to `None`, all.
         **options: further arguments of `PerformerAttention`, such as `feature_map`.
             Options you leave out come from the replaced layer or have their defaults.
 
@@ -298,14 +299,15 @@ def _reads_two_tensors(layer):
 def _chosen(layers, names):
     if names is None:
         return layers
-    names = [names] if isinstance(names, str) else list(names)
-    paths = {layer.path for layer in layers}.intersection(names)
-    known = {layer.name for layer in layers}.union(paths)
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ValueError(
-            "layers must be names or paths of attention layers of the model: "
-            f"{', '.join(layer.path for layer in layers)}. Received: {unknown[0]!r}"
-        )
-    names = set(names) - paths
-    return [x for x in layers if x.path in paths or x.name in names]
+    chosen = []
+    for name in [names] if isinstance(names, str) else names:
+        # the path of one layer, or the end of the paths of some
+        found = [x for x in layers if x.path == name]
+        found = found or [x for x in layers if f"/{x.path}".endswith(f"/{name}")]
+        if not found:
+            raise ValueError(
+                "layers must be names or paths of attention layers of the model: "
+                f"{', '.join(layer.path for layer in layers)}. Received: {name!r}"
+            )
+        chosen += found
+    return [x for x in layers if x in chosen]

@@ -231,7 +231,9 @@ def as_layer(name, value, kind=keras.layers.Layer, or_none=False):
     names = [one.__name__ for one in kinds]
     wanted = " or ".join(f"{'an' if x[0] in 'AEIOU' else 'a'} {x}" for x in names)
     wanted += ", the config of one, or None" if or_none else " or the config of one"
-    if name == "attention":
+    if isinstance(value, type):
+        wanted += ". Call the class to make one"
+    elif name == "attention":
         wanted += ". Use ExactAttention instead of keras.layers.MultiHeadAttention"
     return arguments.checked(name, value, is_right, wanted)
 

@@ -205,6 +205,8 @@ def attend_in_rounds(query, key, value, tokens, window, causal):
 
     def sorted_loops(index, *inputs):
         *heads, own_seen, own_codes = sort(index, *inputs, seen, codes)
+        # so that gradients add up in the dtype of the loops
+        heads = [tf.cast(x, compute_dtype(*inputs)) for x in heads]
         return Bucketed(options, *heads, own_seen, own_codes, index), heads
 
     def in_rounds(body, state):

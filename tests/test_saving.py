@@ -19,9 +19,23 @@ def small(**options):
     return keras.Sequential([keras.Input((None, 7)), layer])
 
 
-def test_a_checkpoint_of_tensorflow_holds_the_blocks_of_a_language_model():
-    """Keras itself leaves lists of layers out of a `tf.train.Checkpoint`."""
-    model, other = language_model(), language_model(seed=7)
+def grid_model(**options):
+    learned = {"position_shape": (4, 4), "position_embedding": "learned"}
+    return language_model(**learned, **options)
+
+
+def reversible(seed=0):
+    keras.utils.set_random_seed(seed)
+    attention = [PerformerAttention(2, 4, seed=seed) for _ in range(2)]
+    start = keras.Input((None,))
+    x = keras.layers.Embedding(11, 8)(start)
+    return keras.Model(start, keras_performer.zoo.ReversibleBlock(attention, 16)(x))
+
+
+@pytest.mark.parametrize("make", [language_model, grid_model, reversible])
+def test_a_checkpoint_of_tensorflow_holds_lists_of_layers_and_weights(make):
+    """Keras itself leaves lists out of a `tf.train.Checkpoint`."""
+    model, other = make(), make(seed=7)
     path = tf.train.Checkpoint(model=model).save("checkpoint")
     tf.train.Checkpoint(model=other).restore(path).assert_consumed()
     tokens = tf.constant([[3, 1, 4]])

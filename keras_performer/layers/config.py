@@ -92,6 +92,17 @@ class KeepsInnerChanges:
             _when_built(layer, changes or [])
         return layer
 
+    def _trackable_children(self, save_type="checkpoint", **kwargs):
+        """Adds lists of layers for `tf.train.Checkpoint`: Keras leaves them out."""
+        children = dict(super()._trackable_children(save_type, **kwargs))
+        lists = {x: value for x, value in vars(self).items() if isinstance(value, list)}
+        for name, value in lists.items():
+            if save_type == "checkpoint" and not name.startswith("_"):
+                for index, one in enumerate(value):
+                    if isinstance(one, keras.layers.Layer):
+                        children[f"{name}_{index}"] = one
+        return children
+
     def __getattr__(self, name):
         # Python calls this only for attributes that it does not find
         message = f"{type(self).__name__!r} object has no attribute {name!r}"

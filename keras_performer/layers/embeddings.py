@@ -127,14 +127,19 @@ class AxialPositionEmbedding(keras.layers.Layer):
         self.output_dim = arguments.positive_int("output_dim", output_dim)
 
     def build(self, positions_shape):
-        self.tables = [
-            self.add_weight(
+        for axis, length in enumerate(self.grid_shape):
+            table = self.add_weight(
                 name=f"axis_{axis}",
                 shape=(length, self.output_dim),
                 initializer=keras.initializers.RandomNormal(stddev=0.02),
             )
-            for axis, length in enumerate(self.grid_shape)
-        ]
+            # Keras leaves lists of weights out of a `tf.train.Checkpoint`
+            setattr(self, f"axis_{axis}", table)
+
+    @property
+    def tables(self):
+        """The weights of all axes, a list."""
+        return [getattr(self, f"axis_{axis}") for axis in range(len(self.grid_shape))]
 
     def call(self, positions):
         embedding, found = 0.0, coordinates(positions, self.grid_shape)

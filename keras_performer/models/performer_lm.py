@@ -272,13 +272,6 @@ class PerformerLM(
             if not layer.built:  # a layer that was passed in may be built
                 layer.build(shape)
 
-    def _trackable_children(self, save_type="checkpoint", **kwargs):
-        """Adds the blocks for `tf.train.Checkpoint`: Keras omits lists of layers."""
-        children = super()._trackable_children(save_type, **kwargs)
-        if save_type == "checkpoint":
-            children = {**children, **{block.name: block for block in self.blocks}}
-        return children
-
     def export(self, filepath, format="tf_saved_model", verbose=None, **kwargs):
         """Exports the model for use without this package, as in Keras.
 

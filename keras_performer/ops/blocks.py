@@ -100,12 +100,8 @@ class Blocks:
 
     def join(self, array, shape):
         """Joins an array of `(B, tokens, ...)` blocks to a tensor of static `shape`."""
-        return self.join_blocks(array.stack(), shape)
-
-    def join_blocks(self, x, shape):
-        """Joins `(count, B, tokens, ...)` blocks to a tensor of static `shape`."""
         axes = range(3, len(shape) + 1)
-        x = tf.transpose(x, (1, 0, 2, *axes))
+        x = tf.transpose(array.stack(), (1, 0, 2, *axes))
         rest = [shape[axis - 1] or size(x, axis) for axis in axes]
         x = tf.reshape(x, [-1, self.count * self.tokens, *rest])
         if self.padded:

@@ -350,14 +350,11 @@ class Causal:
             (dend,) = shaped([found.dsums], [dend])
             return dend, dtrained, dgain, later, *arrays
 
-        start = (
-            dsums,
-            [tf.zeros_like(z) for z in kernel.trained],
-            ()
-            if self.gain is None
-            else tf.zeros((self.query.shape[2], 1), heads.dtype),
-            self.halo.zeros(self.keys, heads.dtype),
-        )
+        dgain = ()
+        if self.gain is not None:
+            dgain = tf.zeros((self.query.shape[2], 1), heads.dtype)
+        dtrained = [tf.zeros_like(z) for z in kernel.trained]
+        start = dsums, dtrained, dgain, self.halo.zeros(self.keys, heads.dtype)
         own = [self.query, *map(self.halo.own, self.keys)]
         own += [] if self.fade is None else [self.fade]
         arrays = [blocks.array(heads.dtype) for _ in own]

@@ -124,9 +124,9 @@ def window_alone(source):
     return source.model(functools.partial(LocalAttention, sliding_window=WINDOW))
 
 
-def converted(exact_window, source):
-    """Returns the trained model, converted to random features."""
-    options = dict(exact_window=exact_window, seed=0)
+def converted(exact_window, source, feature_map="softmax"):
+    """Returns the converted model."""
+    options = dict(exact_window=exact_window, feature_map=feature_map, seed=0)
     return convert_to_performer(source.model(), **options)[0]
 
 
@@ -138,6 +138,7 @@ ROWS = {
     "window alone": window_alone,
     "softmax": functools.partial(converted, None),
     "window + softmax": functools.partial(converted, WINDOW),
+    "window + taylor": functools.partial(converted, WINDOW, feature_map="taylor"),
     CALIBRATED: functools.partial(converted, WINDOW),
 }
 

@@ -16,8 +16,7 @@ class Sizes(typing.NamedTuple):
     Attributes:
         features: int, elements of the features of one block, X * tokens * M.
         min_tokens, max_tokens: ints, the bounds of a block's tokens.
-        batch: int, the batch size that local attention assumes if it is unknown.
-        any_batch_tokens: int, tokens of a block of features for unknown batch sizes.
+        batch: int, the batch size to assume if it is unknown.
         chunk: int, tokens of a chunk of causal attention. Per token, the products
             inside a chunk cost chunk * (M + V), the chunk states V * M / chunk.
         max_chunks: int, chunks of a block. Sums over them are unrolled: more chunks
@@ -29,22 +28,22 @@ class Sizes(typing.NamedTuple):
     min_tokens: int
     max_tokens: int
     batch: int
-    any_batch_tokens: int
     chunk: int
     max_chunks: int
     weights: int
 
 
 # Features of 4 MB in float32 and weights of 2 MB stay in the cache of a core. Chunks of
-# 64 tokens were fastest for M = 256, V = 64. For large batches, blocks of 128 tokens
-# are as fast as blocks of 64, with half as many operations.
-ON_CPU = Sizes(2**20, 128, 512, 1, 64, 64, 8, 2**19)
+# 64 tokens were fastest for heads of 16, 32 and 64. For large batches, blocks of 128
+# tokens are as fast as blocks of 64, with half as many operations. Blocks for one
+# sequence are hardly slower for a batch of 32; small blocks are much slower for one.
+ON_CPU = Sizes(2**20, 128, 1024, 1, 64, 8, 2**19)
 # On a GPU, a causal block takes 90 kernels of a training step, so blocks are large.
 # Pairs and chunk states together need the least memory with chunks of 128.
-ON_GPU = Sizes(2**25, 256, 8192, 16, 1024, 128, 32, 2**23)
+ON_GPU = Sizes(2**25, 256, 8192, 16, 128, 32, 2**23)
 # Chunks are as wide as a TPU's matrix unit. No TPU was measured; the TPU compiler needs
 # 9.6 GiB for the step of `tpu_configs/v5e-1.yaml`, and 13.6 GiB with ON_CPU.
-ON_TPU = Sizes(2**22, 128, 1024, 16, 256, 128, 8, 2**21)
+ON_TPU = Sizes(2**22, 128, 1024, 16, 128, 8, 2**21)
 
 
 def has_gpu() -> bool:
@@ -58,6 +57,7 @@ def has_tpu() -> bool:
 
 
 def block_sizes():
+    """Returns the `Sizes` of the default device."""
     if has_gpu():
         return ON_GPU
     return ON_TPU if has_tpu() else ON_CPU
@@ -66,10 +66,13 @@ def block_sizes():
 def tokens_per_block(x, num_features):
     """Returns the number of tokens in a block of x, `(B, T, heads, dim)`."""
     sizes = block_sizes()
-    if x.shape[0] is None:
-        return sizes.any_batch_tokens
-    tokens = sizes.features // max(x.shape[0] * x.shape[2] * num_features, 1)
+    tokens = sizes.features // max(examples(x) * x.shape[2] * num_features, 1)
     return min(max(tokens, sizes.min_tokens), sizes.max_tokens)
+
+
+def examples(x):
+    """Returns the batch size, if it is unknown the one that `Sizes` assumes."""
+    return block_sizes().batch if x.shape[0] is None else x.shape[0]
 
 
 class Blocks:

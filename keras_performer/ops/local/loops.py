@@ -5,7 +5,7 @@ and, unless causal, later chunks inside the window. A loop over blocks of chunks
 computes the weights; the backward loop recomputes them.
 """
 
-from keras_performer.ops.blocks import Blocks, Halo, block_sizes
+from keras_performer.ops.blocks import Blocks, Halo, block_sizes, examples
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.local.band import Band, chunk_for
 from keras_performer.ops.normalizer import with_normalizer_gradient
@@ -44,9 +44,8 @@ class Local:
         lead = reach if length == chunk else ceil_div(reach, chunk) * chunk
         trail, least = (0, 0) if self.causal else (lead, 1 - window)
         self.band = Band(self.heads, chunk, lead, trail, least, window - 1)
-        usual = block_sizes()
-        examples = (query.shape[0] or usual.batch) * query.shape[2]
-        chunks = usual.weights // (examples * chunk * self.band.span)
+        rows = max(examples(query) * query.shape[2] * chunk, 1)
+        chunks = block_sizes().weights // (rows * self.band.span)
         # a power of two divides most lengths, which then need no padding
         chunks = 1 << max(chunks.bit_length() - 1, 0)
         self.blocks = Blocks(size(query, 1), chunks * chunk, multiple=chunk)

@@ -95,9 +95,10 @@ class KeepsInnerChanges:
     def _trackable_children(self, save_type="checkpoint", **kwargs):
         """Adds lists of layers for `tf.train.Checkpoint`: Keras leaves them out."""
         children = dict(super()._trackable_children(save_type, **kwargs))
-        lists = {x: value for x, value in vars(self).items() if isinstance(value, list)}
-        for name, value in lists.items():
-            if save_type == "checkpoint" and not name.startswith("_"):
+        if save_type != "checkpoint":
+            return children
+        for name, value in vars(self).items():
+            if isinstance(value, list) and not name.startswith("_"):
                 for index, one in enumerate(value):
                     if isinstance(one, keras.layers.Layer):
                         children[f"{name}_{index}"] = one

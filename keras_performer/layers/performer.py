@@ -74,8 +74,9 @@ class LinearAttention(ForgettingAttention):
         raise NotImplementedError
 
     def attend(self, query, key, value, visible, state=None, training=None, decay=None):
-        # With a window or a gate, bidirectional attention also runs causal loops.
-        in_order = visible.causal or self.exact_window is not None or decay is not None
+        # With a window, a gate or segments, bidirectional attention runs causal loops.
+        plain = self.exact_window is None and decay is None and visible.starts is None
+        in_order = visible.causal or not plain
         compiles = should_compile(self.jit_compile, query, key, training, in_order)
         attended, state = linear_attention(
             query,
@@ -223,8 +224,8 @@ class PerformerAttention(LinearAttention):
             attention). It must divide `num_heads`; each is shared by `num_heads / K`
             query heads. Defaults to `num_heads`.
         chunk_size: int, the largest number of tokens processed at once where attention
-            is causal or has a window or a gate. It changes speed and rounding only.
-            `None` chooses a size for the device. Defaults to `None`.
+            is causal or has a window, a gate or segments. It changes speed and rounding
+            only. `None` chooses a size for the device. Defaults to `None`.
         exact_window: int W, keys less than W tokens away from a query have exact
             softmax weights; only more distant (far) keys have estimated weights. 64 is
             a good choice. Masked tokens count in the distance. Query and key must have
@@ -261,7 +262,8 @@ class PerformerAttention(LinearAttention):
             seconds for each shape. "auto" compiles only in training, in a graph, with a
             known length of at least 1,024 and without `tf.distribute`, if TensorFlow
             has a GPU or uses at most 4 CPU threads. On CPUs, attention that is causal
-            or has a window or a gate also needs TensorFlow 2.21. Defaults to `"auto"`.
+            or has a window, a gate or segments also needs TensorFlow 2.21. Defaults to
+            `"auto"`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:

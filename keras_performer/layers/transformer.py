@@ -241,7 +241,8 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
         num_heads: int, number of attention heads.
         **kwargs: further arguments, all as in `PerformerEncoder`. `exact_window`,
             `initial_log_gain`, `forget_gate`, `forget_gate_bias` and `rotary` apply to
-            the self-attention only: tokens of two sequences have no distance.
+            the self-attention only: tokens of two sequences have no distance. The
+            cross-attention has as many random features as the self-attention.
 
     Call arguments:
         decoder_sequence: tensor of shape `(B, T, hidden_dim)`.

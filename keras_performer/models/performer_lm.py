@@ -300,10 +300,9 @@ class PerformerLM(
             # Keras knows the inputs only of models that have been called
             tokens = keras.InputSpec(dtype=self.input_dtype, shape=(None, None))
             kwargs["input_signature"] = [tokens]
-        only_of_serve = format == "tf_saved_model" and kwargs.keys() == {
-            "input_signature"
-        }
-        if only_of_serve and exported.has_state(self):
+        # other arguments cannot apply to `prefill` and `decode`
+        plain = format == "tf_saved_model" and kwargs.keys() == {"input_signature"}
+        if plain and exported.has_state(self):
             return exported.export(self, filepath, verbose=verbose, **kwargs)
         return super().export(filepath, format, verbose=verbose, **kwargs)
 

@@ -1,12 +1,12 @@
 """Sampling of tokens from logits."""
 
-import random
 import typing
 
 import numpy as np
 import tensorflow as tf
 
 from keras_performer.layers import arguments
+from keras_performer.layers.performer import seed_or_random
 
 # The smallest float32 that hardware does not round to 0, and the largest float32.
 _SMALLEST = float(np.finfo("float32").tiny)
@@ -34,9 +34,7 @@ class Sampling(typing.NamedTuple):
 
 def check_options(seed, temperature, top_k, top_p, min_p, repetition_penalty):
     """Checks sampling arguments of `generate`; returns them as a `Sampling`."""
-    seed = arguments.seed(seed)
-    if seed is None:
-        seed = random.randrange(2**31 - 1)
+    seed = seed_or_random(arguments.seed(seed))
     held = f"a positive float that float32 can hold, {_SMALLEST:.2g} to {_LARGEST:.2g}"
     wanted = f"0, for the likeliest token, or {held}"
     temperature = _checked("temperature", temperature, wanted, also=0)
@@ -54,7 +52,7 @@ def check_options(seed, temperature, top_k, top_p, min_p, repetition_penalty):
         return None if value == unless else tf.constant(value, tf.float32)
 
     return Sampling(
-        tf.constant(seed % (2**31 - 1), tf.int32),
+        tf.constant(seed, tf.int32),
         scalar(temperature, unless=0),
         top_k,
         scalar(top_p),

@@ -102,8 +102,8 @@ def check_window(name, window, query, key):
     if not query.shape[:2].is_compatible_with(key.shape[:2]):
         raise ValueError(
             f"{name} needs one key for each query, because it counts tokens from the "
-            f"query's own token: leave it out of cross-attention. Received: "
-            f"query of shape {tuple(query.shape)} and key of "
+            "query's own token: use attention without it for cross-attention. "
+            f"Received: query of shape {tuple(query.shape)} and key of "
             f"shape {tuple(key.shape)}"
         )
 

@@ -23,11 +23,11 @@ def call(function, kernel, *arguments, jit_compile, inline=True):
         kernel: a `Kernel`, or `None` for functions that need none.
         *arguments: nests of tensors, ints, bools and `None`.
         jit_compile: bool.
-        inline: bool, whether the function becomes a part of the graph if no tape
-            records, as in inference: LiteRT cannot convert a loop that two layers
-            share. If false, TensorFlow optimizes the function once, at its first call;
-            branches for rare inputs then cost almost nothing. Under a tape no function
-            is inline.
+        inline: bool. If true, and no tape records, as in inference, the graph of the
+            caller gets the operations of the function: LiteRT cannot convert a loop
+            that two layers share. If false, or under a tape, the graph calls a
+            function. TensorFlow optimizes it once, at its first call, and branches for
+            rare inputs then cost almost nothing.
     """
     apart = record.could_possibly_record() or not inline
     shares = apart and not tf.executing_eagerly() and _has_identity(kernel)

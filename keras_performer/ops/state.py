@@ -313,7 +313,7 @@ def _pull_keys(kernel, block_tokens, key, value, key_mask, logs, r, dsums):
     return *blocks.join_in_turn(arrays, inputs), *dtrained
 
 
-def _queries(kernel, block_tokens, query, r, sums):
+def _queries(block_tokens, query, r, sums):
     """Returns `Heads` and `Blocks` of queries, and a state as rows."""
     key = r[:, tf.newaxis]  # (B, 1, K, M): `Heads` reads axis 2
     heads = Heads(query, key, query)
@@ -325,7 +325,7 @@ def _queries(kernel, block_tokens, query, r, sums):
 
 def _answer(kernel, block_tokens, query, r, sums):
     """Returns the output and the normalizers of queries."""
-    heads, blocks, (r, sums) = _queries(kernel, block_tokens, query, r, sums)
+    heads, blocks, (r, sums) = _queries(block_tokens, query, r, sums)
     queries = blocks.cut(query)
 
     def step(i, outputs, normalizers):
@@ -351,7 +351,7 @@ def _answer(kernel, block_tokens, query, r, sums):
 
 def _pull_queries(kernel, block_tokens, query, r, sums, output, normalizers, doutput):
     """Returns gradients of query, sums and `kernel.trained`."""
-    heads, blocks, (r, sums) = _queries(kernel, block_tokens, query, r, sums)
+    heads, blocks, (r, sums) = _queries(block_tokens, query, r, sums)
     queries, outputs, doutputs = map(blocks.cut, (query, output, doutput))
 
     def step(i, dqueries, dsums, dtrained):

@@ -44,23 +44,16 @@ class Visibility(typing.NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        key_mask: "TensorLike | Visibility | None",
-        causal: bool = False,
-        sliding_window: int | None = None,
+        cls, key_mask: "TensorLike | Visibility | None", causal: bool = False
     ) -> "Visibility":
         """Returns the `Visibility` for a mask of keys, `None` or a `Visibility`."""
-        starts = global_tokens = None
-        if isinstance(key_mask, cls):
-            causal = key_mask.causal or causal
-            sliding_window = sliding_window or key_mask.sliding_window
-            starts, global_tokens = key_mask.starts, key_mask.global_tokens
-            key_mask = key_mask.key_mask
-        key_mask, starts, global_tokens = (
+        given = key_mask if isinstance(key_mask, cls) else cls(key_mask)
+        mask, starts, global_tokens = (
             x if x is None else tf.cast(tf.convert_to_tensor(x), tf.bool)
-            for x in (key_mask, starts, global_tokens)
+            for x in (given.key_mask, given.starts, given.global_tokens)
         )
-        return cls(key_mask, causal, sliding_window, starts, global_tokens)
+        causal = given.causal or causal
+        return cls(mask, causal, given.sliding_window, starts, global_tokens)
 
     def hides_keys(self) -> bool:
         """Returns False if every query sees every key."""

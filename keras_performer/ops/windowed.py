@@ -142,13 +142,16 @@ def linear_attention(
     causal.
     """
     inputs = query, key, value, kernel
-    options: dict[str, typing.Any] = {"decay": decay, "jit_compile": jit_compile}
+    options: dict[str, typing.Any] = {
+        "chunk_size": chunk_size,
+        "decay": decay,
+        "jit_compile": jit_compile,
+    }
     if exact_window is not None:
-        return windowed_attention(
-            *inputs, exact_window, log_gain, visible, state, chunk_size, **options
-        )
+        given = exact_window, log_gain, visible, state
+        return windowed_attention(*inputs, *given, **options)
     if visible.causal:
-        return causal.causal_attention(*inputs, visible, state, chunk_size, **options)
+        return causal.causal_attention(*inputs, visible, state, **options)
     return bidirectional.bidirectional_attention(*inputs, visible, **options), None
 
 
@@ -164,7 +167,6 @@ def attend_to_earlier(
     chunk_size: int | None = None,
     *,
     own_key: bool = True,
-    jit_compile: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor, WindowedState]:
     """Attends to earlier keys and each query's own key, with an exact window.
 
@@ -175,7 +177,6 @@ def attend_to_earlier(
         chunk_size: as in `causal_attention`. Defaults to `None`.
         own_key: bool, whether a query sees the key of its own token. Defaults to
             `True`.
-        jit_compile: as in `bidirectional_attention`. Defaults to `False`.
 
     Returns:
         `(output, log_sums, state)`: the weighted average of values, `(B, T, N, V)`; the
@@ -192,11 +193,9 @@ def attend_to_earlier(
     recent.check_recent(near, exact_window, keys, visible)
     kernel, far = causal.kernel_and_state(query, key, value, kernel, far)
     gain = tf.cast(log_gain, compute_dtype(query, key, value))[:, tf.newaxis]
-    options = exact_window, chunk_size, jit_compile
+    options = exact_window, chunk_size, False
     arguments = query, keys, gain, far, near, options, own_key
-    output, log_sums, *later = compile.call_in_graph(
-        attend_with_state, kernel, *arguments, jit_compile=jit_compile
-    )
+    output, log_sums, *later = attend_with_state(kernel, *arguments)
     return output, log_sums, WindowedState(*later)
 
 
@@ -260,18 +259,15 @@ def attend(kernel, query, keys, visible, gain, far, near, options):
     """Computes `windowed_attention` for checked arguments; `keys` are `Recent`."""
     window, chunk_size, jit_compile = options
     starts, length = visible.starts, size(query, 1)
-    if near is not None:
+    all_near = near is None and isinstance(length, int) and window >= length
+    if visible.causal and not all_near:
         given = query, keys, gain, far, near, options
         output, _, *state = attend_with_state(kernel, *given, starts=starts)
         return output, *state
-    if isinstance(length, int) and window >= length:  # all keys are near
+    if all_near:
         seen = window, visible.causal, jit_compile, starts
         output, _ = local.attend(None, query, keys, None, *seen)
         output = _unchanged(output, gain, *kernel.trained)
-    elif visible.causal:
-        given = query, keys, gain, far, starts, chunk_size, jit_compile
-        found = causal.attend_within(kernel, Reach(window), *given)
-        output, far = found.output, found.state
     else:
         given = query, keys.key, keys.value, window, gain, chunk_size
         output = bidirectional.attend_both_ways(
@@ -298,7 +294,7 @@ def attend_with_state(
 
     Args:
         keys: `Recent`, a key for each query.
-        far, near: the state before these keys.
+        far, near: the state before these keys; `near` is `None` without one.
         own_key: bool, whether a query sees the key of its own token.
         starts: as in `Visibility`.
 
@@ -306,8 +302,8 @@ def attend_with_state(
         `(output, log_sums, *state)`.
     """
     window, *others = options
-    reach = Reach(window, 0 if own_key else 1, before=window)
-    every = near.followed_by(keys)
+    reach = Reach(window, 0 if own_key else 1, 0 if near is None else window)
+    every = keys if near is None else near.followed_by(keys)
     found = causal.attend_within(
         kernel, reach, query, every, gain, far, starts, *others
     )

@@ -431,8 +431,8 @@ def _chunk_tokens(model, length):
     Inside its chunk, a token keeps about `64 hidden_dim` bytes in each block of a scan.
     Between chunks, `4 hidden_dim` bytes are kept for each feature of the attention in
     each block of the model, and twice for slices. Both take equal memory at the square
-    root. A divisor of the length near the root avoids a
-    shorter last chunk, which would be traced once more.
+    root. If possible, the size is a divisor of the length near it: a shorter last chunk
+    would be traced once more.
     """
     if length is None:
         return 1  # `chunk_scan` raises the error

@@ -30,8 +30,8 @@ def owned_by(layer, function):
     """Returns a function that calls `function`, and that gradients may call again.
 
     TensorFlow keeps gradients of graphs for ever (Keras' `fit` makes it keep the graph
-    of a training step). In graphs, therefore, `layer` keeps the function, and the
-    gradient has only a weak reference to it.
+    of a training step). In graphs, therefore, `layer` keeps the function, and with it
+    the graph, as long as it lives; the gradient has only a weak reference to it.
 
     Raises:
         ReferenceError: when the function is called and the layer is gone.

@@ -9,7 +9,6 @@ from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.call_inputs import check_equal
 from keras_performer.layers.dense import full_weight
-from keras_performer.ops import checks
 from keras_performer.ops.blocks import Blocks
 from keras_performer.ops.shapes import ceil_div, compute_dtype, size
 from keras_performer.ops.visibility import mask_or_all, without_hidden
@@ -230,8 +229,11 @@ class SinkhornAttention(AttentionLayer):
             self.noise_seed = keras.random.SeedGenerator(self.seed, name="noise_seed")
 
     def attend(self, query, key, value, visible, state=None, training=None):
-        checks.check_window("block_size", self.block_size, query, key)
-        message = "block_size needs one key for each query: their lengths must be equal"
+        message = (
+            "SinkhornAttention needs one key for each query: use another attention for "
+            f"cross-attention. Received: query of shape {tuple(query.shape)} and key "
+            f"of shape {tuple(key.shape)}"
+        )
         with tf.control_dependencies(
             check_equal(size(query, 1), size(key, 1), message)
         ):

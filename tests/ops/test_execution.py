@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.ops import blocks
+from keras_performer.ops.linear import causal as causal_module
 from keras_performer.ops.linear.loops import Causal
 from keras_performer.ops.linear.reach import Reach
 from keras_performer.ops.windowed import linear_attention
@@ -249,6 +250,41 @@ def test_blocks_are_padded_by_less_than_a_block(batch, exact_window, chunk_size)
     count, tokens = loops.blocks.count, loops.blocks.tokens
     assert 4096 <= count * tokens < 4096 + tokens
     assert tokens % loops.chunks == tokens % loops.band.chunk == 0
+
+
+@pytest.mark.parametrize("length, window", [(320, 300), (448, 300), (1500, 600)])
+def test_long_windows_pad_a_sequence_little(length, window):
+    x, gain = tf.zeros((1, length, 1, 5)), tf.zeros((1, 1))
+    options = Reach(window), None, (None, None)
+    loops = Causal(softmax_kernel(), *options, (x, x, x), gain)
+    assert loops.blocks.count * loops.blocks.tokens <= 1.2 * length
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"causal": True},
+        {"causal": True, "exact_window": 3},
+        {"exact_window": 3},
+        {"starts": tf.constant([[True, *[False] * 6, True, *[False] * 8]])},
+        {"decay": -tf.ones((1, 16, 1))},
+    ],
+    ids=lambda more: ", ".join(more),
+)
+def test_chunk_size_applies_to_all_chunks(more, monkeypatch):
+    found = []
+
+    class Counted(Causal):
+        def __init__(self, *args):
+            super().__init__(*args)
+            found.append(self.chunks)
+
+    monkeypatch.setattr(causal_module, "Causal", Counted)
+    more = {"causal": False, "starts": None, "exact_window": None, **more}
+    visible = ops.Visibility(None, more.pop("causal"), starts=more.pop("starts"))
+    x = tf.zeros((1, 16, 1, 5))
+    linear_attention(x, x, x, softmax_kernel(), visible, chunk_size=4, **more)
+    assert found == [4]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import tensorflow as tf
 from keras_performer.ops import compile
 from keras_performer.ops.checks import (
     check_attention_inputs,
+    check_chunk_size,
     check_decay,
     check_no_window,
     check_not_causal,
@@ -24,6 +25,7 @@ def bidirectional_attention(
     value: TensorLike,
     kernel: Kernel,
     key_mask: TensorLike | Visibility | None = None,
+    chunk_size: int | None = None,
     *,
     decay: TensorLike | None = None,
     jit_compile: bool = False,
@@ -43,6 +45,8 @@ def bidirectional_attention(
         key_mask: optional bool tensor of shape `(B, S)`, true for visible keys; or a
             `Visibility`. Segments cost about twice the arithmetic, because earlier and
             later keys need a causal loop each. Defaults to `None`.
+        chunk_size: as in `causal_attention`, for segments and `decay`. Defaults to
+            `None`.
         decay: optional tensor of shape `(B, T, K)`, the logarithm of each token's gate,
             at most 0, as in `causal_attention`. The weight of an earlier key is
             multiplied by the gates after the key up to the query, the weight of a later
@@ -73,21 +77,23 @@ def bidirectional_attention(
     check_attention_inputs(query, key, value, visible)
     check_no_window(visible)
     check_not_causal("bidirectional_attention", visible)
+    if chunk_size is not None:
+        check_chunk_size(chunk_size)
     kernel.check_heads(key.shape[2])
     kernel = kernel.astype(compute_dtype(query, key, value))
     decay = check_decay(decay, query, key, value)
-    arguments = visible, query, key, value, decay, jit_compile
+    arguments = visible, query, key, value, decay, chunk_size, jit_compile
     output = compile.call_in_graph(attend, kernel, *arguments, jit_compile=jit_compile)
     return tf.cast(output, query.dtype)
 
 
-def attend(kernel, visible, query, key, value, decay, jit_compile):
+def attend(kernel, visible, query, key, value, decay, chunk_size, jit_compile):
     """Computes `bidirectional_attention` of checked arguments."""
-    inputs = query, key, value
     if visible.starts is None and decay is None:
         state = absorb(kernel, key, value, visible.key_mask, jit_compile=jit_compile)
         return answer(kernel, query, state, jit_compile)
-    return attend_both_ways(kernel, visible, *inputs, jit=jit_compile, decay=decay)
+    options = {"chunk_size": chunk_size, "jit": jit_compile, "decay": decay}
+    return attend_both_ways(kernel, visible, query, key, value, **options)
 
 
 def attend_both_ways(

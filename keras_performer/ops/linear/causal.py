@@ -127,7 +127,8 @@ class Found(typing.NamedTuple):
         output: weighted means of values, `(B, T, N, V)`, float32 or float64.
         log_sums: logarithms of the absolute sums of weights, `(B, T, N, 1)`, or `None`.
             Without a gain they omit a factor common to all keys of a query.
-        signs: signs of the sums of weights, or `None` if all are positive.
+        signs: signs of the sums of weights, `(B, T, N, 1)`; `None` with a gain, where
+            all are positive, and without log-sums.
         state: the `State` after the far keys of the last query.
     """
 
@@ -164,8 +165,8 @@ def attend_within(
         chunk_size, jit_compile: as in `causal_attention`.
 
     Returns:
-        `Found`; without a gain it has log-sums and signs of many tokens only with a
-        bidirectional reach.
+        `Found`. Without a gain, the log-sums and signs of more than one token are
+        `None` unless the reach is bidirectional.
     """
     heads = Heads(query, keys.key, keys.value)
     call = functools.partial(compile.call, jit_compile=jit_compile)

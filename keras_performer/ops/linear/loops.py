@@ -17,8 +17,6 @@ Gates of far keys are shifted, too. Gates of the `delay` tokens in between multi
 far weights of a query alike; the sum of their logarithms is its `fade`.
 """
 
-import math
-
 import tensorflow as tf
 
 from keras_performer.ops.blocks import (
@@ -107,10 +105,10 @@ class Causal:
             lead = max(lead, self.band.lead)
             near_chunk = self.band.chunk
             least = min(ceil_div(near_chunk, chunk), most)
-            chunks = max(chunks, least)
+            # a power of two, like `near_chunk`: a block has whole chunks of both
+            chunks = 1 << (max(chunks, least) - 1).bit_length()
         self.chunks = chunks
-        # whole chunks of far keys, and whole chunks of near keys
-        multiple = math.lcm(chunks, near_chunk)
+        multiple = max(chunks, near_chunk)
         tokens = max(chunks * chunk, multiple)
         self.blocks = Blocks(length, tokens, multiple=multiple)
         self.halo = Halo(self.blocks, lead, 0, reach.before)

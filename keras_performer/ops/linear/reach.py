@@ -31,9 +31,10 @@ class Reach(typing.NamedTuple):
         return self.delay > self.nearest
 
     def with_reverses(self, *tensors):
-        """Returns query, key and value, if bidirectional followed by reverses.
+        """Returns query, key and value.
 
-        Keys and values then have `before` tokens of a state at both ends.
+        If bidirectional, the reversed sequences follow the sequences in the batch. Keys
+        and values then have `before` tokens of a state at both ends.
         """
         if not self.bidirectional:
             return tensors
@@ -61,7 +62,7 @@ class Reach(typing.NamedTuple):
     def band(self, heads):
         """Returns the `Band` of the near keys."""
         reach = self.delay - 1
-        # a power of two, like most numbers of far chunks in a block
+        # a power of two, like the number of far chunks in a block
         chunk = 1 << (chunk_for(reach) - 1).bit_length()
         lead = ceil_div(reach, chunk) * chunk
         return Band(heads, chunk, lead, 0, self.nearest, reach, self.bidirectional)

@@ -20,8 +20,8 @@ class RedrawFeatures(keras.callbacks.Callback):
     """Callback that redraws the random features of a model during training.
 
     It redraws every `PerformerAttention` in the model every `every_n_steps` optimizer
-    steps. Layers whose features train, or that have no random features, stay as they
-    are.
+    steps. Frozen layers (`trainable=False`), and layers that have no random features or
+    whose features train, stay as they are.
 
     It counts optimizer steps (`optimizer.iterations`), not batches, so
     `steps_per_execution` above 1, gradient accumulation and resumed training give the
@@ -40,8 +40,8 @@ class RedrawFeatures(keras.callbacks.Callback):
         verbose: 0 or 1, whether to print each redraw. Defaults to `0`.
 
     Raises:
-        ValueError: in training, if the model has no random features or no optimizer, or
-            is not built although its optimizer has made steps.
+        ValueError: in training, if the model has no features to redraw or no optimizer,
+            or is not built although its optimizer has made steps.
 
     Example:
 
@@ -93,13 +93,10 @@ class RedrawFeatures(keras.callbacks.Callback):
         few = self._batches < self._batches_of_a_step()
         if few or self._step() != self._first_step:
             return
-        advice = "Compile the model with the optimizer that trains it"
-        if not self.model.trainable_variables:
-            advice = "Nothing in the model is trainable: leave the callback out"
         warnings.warn(
             "RedrawFeatures counts model.optimizer.iterations, which did not move in "
-            f"{self._batches} batches: it cannot redraw. {advice}, or call "
-            "redraw_features of the layers yourself.",
+            f"{self._batches} batches: it cannot redraw. Compile the model with the "
+            "optimizer that trains it, or call redraw_features of the layers yourself.",
             stacklevel=2,
         )
         self._batches = float("-inf")  # once is enough
@@ -137,14 +134,15 @@ class RedrawFeatures(keras.callbacks.Callback):
             layer
             for layer in all_layers(self.model)
             if isinstance(layer, PerformerAttention)
+            and layer.trainable
             and layer.num_random_features is not None
             and not layer.feature_map.trainable
         ]
         if not layers:
             raise ValueError(
                 "RedrawFeatures needs a model with at least one PerformerAttention "
-                "that has random features which do not train. Received: "
-                f"model={self.model.name!r} without any."
+                "that is not frozen and whose random features do not train: leave the "
+                f"callback out. Received: model={self.model.name!r} without any."
             )
         return layers
 

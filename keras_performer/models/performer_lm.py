@@ -359,6 +359,8 @@ class PerformerLM(
             call_inputs.check_tokens(inputs.inputs, self.max_length)
             return self.token_values(*inputs, training)
         call_inputs.check_tokens(inputs, self.max_length)
+        if state is not None:
+            layer_state.check_entries(state, ("position", "embedding", "blocks"))
         x, extra, new_state = self.embed(inputs, state, training)
         mask = implicit_mask(x) if mask is None else mask
         recomputes = self.recompute == "block" and training

@@ -211,7 +211,7 @@ def relu():
     [
         (lambda: build_model([]), 0, "at least one PerformerAttention"),
         (lambda: build_model([relu()]), 0, "at least one PerformerAttention"),
-        (lambda: build_model([trained()]), 0, "random features which do not train"),
+        (lambda: build_model([trained()]), 0, "random features do not train"),
         (lambda: keras.Sequential([small_attention()]), 7, "After 7 .* build the mod"),
     ],
 )
@@ -257,12 +257,23 @@ def test_an_optimizer_that_model_optimizer_does_not_name_warns_once():
     assert "did not move in 4 batches" in message
 
 
+def test_frozen_layers_keep_their_features():
+    model = build_model([small_attention(), small_attention()])
+    frozen, other = model.layers[:2]
+    frozen.trainable = False
+    model.compile("sgd", "mse", run_eagerly=True)
+    before = frozen.projection_matrix.numpy()
+    model.fit(**batches(4), callbacks=[RedrawFeatures(2)])
+    np.testing.assert_array_equal(frozen.projection_matrix, before)
+    assert [int(x.redraw_count) for x in (frozen, other)] == [0, 2]
+
+
 @pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
-def test_a_model_in_which_nothing_trains_is_told_so():
+def test_a_frozen_model_has_nothing_to_redraw():
     model = build_model()
     model.trainable = False
     model.compile("sgd", "mse", run_eagerly=True)
-    with pytest.warns(UserWarning, match="did not move in 4 .* Nothing in the model"):
+    with pytest.raises(ValueError, match="not frozen .* leave the callback out"):
         model.fit(**batches(4), callbacks=[RedrawFeatures(2)])
 
 

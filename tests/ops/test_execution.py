@@ -257,7 +257,9 @@ def test_long_windows_pad_a_sequence_little(length, window):
     x, gain = tf.zeros((1, length, 1, 5)), tf.zeros((1, 1))
     options = Reach(window), None, (None, None)
     loops = Causal(softmax_kernel(), *options, (x, x, x), gain)
-    assert loops.blocks.count * loops.blocks.tokens <= 1.2 * length
+    tokens = loops.blocks.tokens
+    assert loops.blocks.count * tokens <= 1.2 * length
+    assert tokens % loops.chunks == tokens % loops.band.chunk == 0
 
 
 @pytest.mark.parametrize(

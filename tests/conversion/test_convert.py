@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_performer import convert_to_performer, convert_to_softmax
+from keras_performer import convert_to_performer, convert_to_softmax, zoo
 from keras_performer.conversion import convert_attention
 from keras_performer.layers import (
     ExactAttention,
@@ -15,17 +15,6 @@ from keras_performer.layers import (
     PerformerAttention,
 )
 from keras_performer.layers.keras_privates import all_layers, dense_layer
-from keras_performer.zoo import (
-    BigBirdAttention,
-    LinformerAttention,
-    LongformerAttention,
-    ReformerAttention,
-    SinkhornAttention,
-    SynthesizerAttention,
-)
-
-# Keras 3.10 warns about every functional model that it makes from a config.
-pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
 
 LENGTH, DIM = 19, 6
 X = np.random.default_rng(1).normal(size=(2, LENGTH, DIM)).astype("float32")
@@ -584,8 +573,8 @@ def alone(**call):
 # Options with which each kind of attention sees all keys.
 ALL = {
     LocalAttention: dict(sliding_window=LENGTH),
-    BigBirdAttention: dict(block_size=LENGTH),
-    LongformerAttention: dict(sliding_window=2, num_global_tokens=LENGTH),
+    zoo.BigBirdAttention: dict(block_size=LENGTH),
+    zoo.LongformerAttention: dict(sliding_window=2, num_global_tokens=LENGTH),
 }
 
 
@@ -604,7 +593,7 @@ def test_what_sees_everything_says_the_same(kind, causal):
     "kind, options",
     [
         (LocalAttention, dict(sliding_window=3, rotary=True)),
-        (LongformerAttention, dict(sliding_window=3, rotary=True)),
+        (zoo.LongformerAttention, dict(sliding_window=3, rotary=True)),
         (LinearTransformerAttention, {}),
         (PerformerAttention, dict(exact_window=3, initial_log_gain=(-4.0, 2.0, 0.0))),
         (None, dict(exact_window=4, num_random_features=16, feature_map="favor+")),
@@ -635,11 +624,11 @@ UNFIT = "(?s)the weights do not fit.*"
 @pytest.mark.parametrize(
     ("kind", "options", "words"),
     [
-        (ReformerAttention, {}, UNFIT + "ReformerAttention has no key_dense"),
-        (SynthesizerAttention, dict(max_length=LENGTH), UNFIT + "has no key_dense"),
-        (LinformerAttention, dict(max_length=LENGTH), UNFIT + "Attention has own/"),
+        (zoo.ReformerAttention, {}, UNFIT + "ReformerAttention has no key_dense"),
+        (zoo.SynthesizerAttention, dict(max_length=LENGTH), UNFIT + "has no key_dense"),
+        (zoo.LinformerAttention, dict(max_length=LENGTH), UNFIT + "Attention has own/"),
         (
-            SinkhornAttention,
+            zoo.SinkhornAttention,
             dict(block_size=4, max_length=LENGTH),
             UNFIT + "SinkhornAttention has own/",
         ),

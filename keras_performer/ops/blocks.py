@@ -34,9 +34,10 @@ class Sizes(typing.NamedTuple):
 
 
 # Features of 4 MB in float32 and weights of 2 MB stay in the cache of a core. Chunks of
-# 64 tokens were fastest for heads of 16, 32 and 64. For large batches, blocks of 128
-# tokens are as fast as blocks of 64, with half as many operations. Blocks for one
-# sequence are hardly slower for a batch of 32; small blocks are much slower for one.
+# 64 tokens were fastest for head sizes 16, 32 and 64. For large batches, blocks of 128
+# tokens are as fast as blocks of 64, with half as many operations. If the batch size is
+# unknown, blocks for one sequence cost a batch of 32 little time; smaller blocks would
+# cost one sequence much more.
 ON_CPU = Sizes(2**20, 128, 1024, 1, 64, 8, 2**19)
 # On a GPU, a causal block takes 90 kernels of a training step, so blocks are large.
 # Pairs and chunk states together need the least memory with chunks of 128.

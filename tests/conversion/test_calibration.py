@@ -14,6 +14,9 @@ from keras_performer.layers import PerformerAttention
 from keras_performer.layers.call_inputs import Inputs
 from keras_performer.ops import Visibility
 
+# Keras 3.10 warns about every functional model that it makes from a config.
+pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
+
 LENGTH, DIM, HEADS, KEY_DIM = 40, 12, 4, 6
 
 

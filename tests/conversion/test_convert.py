@@ -16,6 +16,9 @@ from keras_performer.layers import (
 )
 from keras_performer.layers.keras_privates import all_layers, dense_layer
 
+# Keras 3.10 warns about every functional model that it makes from a config.
+pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
+
 LENGTH, DIM = 19, 6
 X = np.random.default_rng(1).normal(size=(2, LENGTH, DIM)).astype("float32")
 

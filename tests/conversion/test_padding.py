@@ -11,6 +11,9 @@ from keras_performer import (
     transfer_attention,
 )
 
+# Keras 3.10 warns about every functional model that it makes from a config.
+pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
+
 LENGTH, DIM = 23, 6
 X = np.random.default_rng(0).normal(size=(2, LENGTH, DIM))
 MASK = np.arange(LENGTH) < [[LENGTH], [LENGTH - 6]]

@@ -9,6 +9,9 @@ from keras_performer import calibrate, convert_to_performer, transfer_attention
 from keras_performer.conversion import TransferredLayer, TransferReport
 from keras_performer.layers import ExactAttention
 
+# Keras 3.10 warns about every functional model that it makes from a config.
+pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
+
 BATCH, LENGTH, DIM, HEADS, KEY_DIM = 2, 11, 6, 2, 3
 
 

@@ -22,11 +22,16 @@ def compiled_functions(graph):
     return [f.signature.name for f in functions if f.attr["_XlaMustCompile"].b]
 
 
-def traced(layer, known=LENGTH, training=True):
+def traced(layer, known=LENGTH, training=True, packed=False):
     """Returns `True` if the graph of a call has a function that XLA compiles."""
     layer.build((None, None, 3))
     spec = tf.TensorSpec((None, known, 3))
-    graph = tf.function(lambda x: layer(x, training=training))
+
+    def call(x):
+        segments = tf.zeros(tf.shape(x)[:2], tf.int32) if packed else None
+        return layer(x, training=training, segment_ids=segments)
+
+    graph = tf.function(call)
     return bool(compiled_functions(graph.get_concrete_function(spec).graph))
 
 
@@ -36,6 +41,12 @@ def test_auto_compiles_long_training_steps_of_known_length_only(two_threads):
     assert not traced(small_layer(), known=None)
     assert not traced(small_layer(), training=False)
     assert traced(small_layer(jit_compile=True), known=None, training=False)
+
+
+def test_segments_count_as_causal_loops(monkeypatch, two_threads):
+    assert traced(small_layer(), packed=True)
+    monkeypatch.setattr(tf, "__version__", "2.20.0")
+    assert traced(small_layer()) and not traced(small_layer(), packed=True)
 
 
 @pytest.mark.parametrize("gpus", [[], ["GPU:0"]])

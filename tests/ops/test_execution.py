@@ -224,7 +224,7 @@ def test_gradients_of_no_examples_in_a_graph(attend, length):
 
 
 @pytest.mark.parametrize(
-    "batch, length, exact_window, chunk_size",
+    "batch, length, window, chunk_size",
     [
         (None, 4096, 1, None),
         (None, 4096, 512, 16),
@@ -238,16 +238,12 @@ def test_gradients_of_no_examples_in_a_graph(attend, length):
         (8, 4096, 1000, 1),
     ],
 )
-def test_blocks_are_padded_by_less_than_a_chunk(
-    batch, length, exact_window, chunk_size
-):
-    found = []
+def test_blocks_are_padded_by_less_than_a_chunk(batch, length, window, chunk_size):
+    found, spec = [], tf.TensorSpec((batch, length, 8, 5))
 
-    @tf.function(
-        input_signature=[tf.TensorSpec((batch, length, 8, 5))], autograph=False
-    )
+    @tf.function(input_signature=[spec], autograph=False)
     def plan(x):
-        options = Reach(exact_window), chunk_size, (None, None)
+        options = Reach(window), chunk_size, (None, None)
         gain = tf.zeros((8, 1))
         found.append(Causal(softmax_kernel(), *options, (x, x, x), gain))
 

@@ -1,7 +1,7 @@
 """The text that package indexes show; all else about the package is in setup.cfg.
 
 It is README.md without what works only beside it: links to files of the repository
-become their text, and pictures go.
+become their text, and pictures go, with their captions in italics.
 """
 
 import pathlib
@@ -13,7 +13,9 @@ _TO_A_FILE = r"\((?!https?://|#)[^)\s]*\)"
 
 def description_for_indexes(markdown):
     """Returns Markdown without pictures and links that lead to files."""
-    without_pictures = re.sub(r"!\[[^\]]*\]" + _TO_A_FILE, "", markdown)
+    picture = r"!\[[^\]]*\]" + _TO_A_FILE
+    markdown = re.sub(picture + r"\n\n\*[^*]+\*\n", "", markdown)
+    without_pictures = re.sub(picture, "", markdown)
     plain = re.sub(r"\[([^\]]*)\]" + _TO_A_FILE, r"\1", without_pictures)
     return re.sub(r"\n{3,}", "\n\n", plain)
 

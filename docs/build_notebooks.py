@@ -44,7 +44,8 @@ def main(names):
                 coalesce_streams=True,
                 resources={"metadata": {"path": folder}},
             ).execute()
-        for cell in notebook.cells:
+        for number, cell in enumerate(notebook.cells):
+            cell["id"] = f"cell-{number}"  # random by default
             if cell.cell_type == "code":
                 cell.outputs = [x for x in cell.outputs if x.get("name") != "stderr"]
                 for output in cell.outputs:

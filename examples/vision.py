@@ -30,8 +30,8 @@ from examples import trials
 from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention, LocalAttention, PerformerBlock
 
-SIDE, PATCH = 8, 2  # patches of a page, pixels of a patch
-PAGE = SIDE * PATCH
+SIDE, PATCH = 8, 2  # patches of an image, pixels of a patch
+IMAGE = SIDE * PATCH
 DIMMED = 0.3  # largest grey of the photographs; ink is 1
 HEADS, DIM = 4, 64
 WINDOW = 2 * SIDE + 1
@@ -52,7 +52,7 @@ def main(steps: int = 400, output_dir: str = "runs/vision"):
 
     Args:
         steps: optimizer steps of each model, rounded to a multiple of 10.
-        output_dir: folder for `curves.png` and `pages.png`.
+        output_dir: folder for `curves.png` and `images.png`.
     """
     steps = trials.whole(steps)
     training, test = load_data(BATCH * steps)
@@ -63,40 +63,40 @@ def main(steps: int = 400, output_dir: str = "runs/vision"):
         curves[label] = trials.fit(model, training, test, BATCH)
         read[label] = model.predict(test[0], verbose=0).argmax(-1)
 
-    title = f"accuracy on {len(test[1])} held-out pages"
+    title = f"accuracy on {len(test[1])} held-out images"
     trials.show(title, trials.last(curves))
     trials.save(trials.draw(curves, title)[0], output_dir)
-    trials.save(draw_pages(test[0], read["Performer"]), output_dir, "pages.png")
+    trials.save(draw_images(test[0], read["Performer"]), output_dir, "images.png")
     return curves, read
 
 
 def load_data(count):
-    """Returns patches and labels of `count` training pages and 450 held-out pages."""
+    """Returns patches and labels of `count` training images and 450 held-out images."""
     digits = load_digits()
     random = np.random.default_rng(0)
     held_out, known = np.split(random.permutation(len(digits.target)), [450])
-    greys = [DIMMED * image.mean(-1) / 255 for image in load_sample_images().images]
+    greys = [DIMMED * photo.mean(-1) / 255 for photo in load_sample_images().images]
     upper, lower = zip(*(np.array_split(grey, 2) for grey in greys))
     data = []
     for chosen, photographs in (
         (random.choice(known, count), upper),
         (held_out, lower),
     ):
-        pages = lay(digits.images[chosen] / 16, photographs, random)
-        data.append((to_patches(pages), digits.target[chosen]))
+        images = lay(digits.images[chosen] / 16, photographs, random)
+        data.append((to_patches(images), digits.target[chosen]))
     return data
 
 
 def lay(digits, photographs, random):
-    """Returns pages `(count, 16, 16)`, the maximum of a photograph and a digit."""
-    pages = []
+    """Returns images `(count, 16, 16)`, the maximum of a photograph and a digit."""
+    images = []
     for digit in digits:
         photograph = photographs[random.integers(len(photographs))]
-        page = cut(photograph, PAGE, random).copy()
-        place = cut(page, len(digit), random)  # a view
+        image = cut(photograph, IMAGE, random).copy()
+        place = cut(image, len(digit), random)  # a view
         np.maximum(place, digit, out=place)
-        pages.append(page)
-    return np.stack(pages)
+        images.append(image)
+    return np.stack(images)
 
 
 def cut(image, side, random):
@@ -105,16 +105,16 @@ def cut(image, side, random):
     return image[top : top + side, left : left + side]
 
 
-def to_patches(pages):
+def to_patches(images):
     """Returns the pixels of patches, row by row, `(count, 64, 4)`."""
-    patches = pages.reshape(-1, SIDE, PATCH, SIDE, PATCH).swapaxes(2, 3)
-    return patches.reshape(len(pages), SIDE**2, PATCH**2).astype("float32")
+    patches = images.reshape(-1, SIDE, PATCH, SIDE, PATCH).swapaxes(2, 3)
+    return patches.reshape(len(images), SIDE**2, PATCH**2).astype("float32")
 
 
-def to_pages(patches):
-    """Puts patches together to pages, `(count, 16, 16)`."""
-    pages = patches.reshape(-1, SIDE, SIDE, PATCH, PATCH).swapaxes(2, 3)
-    return pages.reshape(len(patches), PAGE, PAGE)
+def to_images(patches):
+    """Puts patches together to images, `(count, 16, 16)`."""
+    images = patches.reshape(-1, SIDE, SIDE, PATCH, PATCH).swapaxes(2, 3)
+    return images.reshape(len(patches), IMAGE, IMAGE)
 
 
 def make_model(first, second, steps):
@@ -132,11 +132,11 @@ def make_model(first, second, steps):
     return model
 
 
-def draw_pages(patches, read):
-    """Draws some pages, each with the digit that a model reads."""
+def draw_images(patches, read):
+    """Draws some images, each with the digit that a model reads."""
     figure = Figure(figsize=(8, 1.3), layout="constrained")
-    for axes, page, digit in zip(figure.subplots(1, 8), to_pages(patches), read):
-        axes.imshow(page, cmap="gray", vmin=0, vmax=1)
+    for axes, image, digit in zip(figure.subplots(1, 8), to_images(patches), read):
+        axes.imshow(image, cmap="gray", vmin=0, vmax=1)
         axes.set_axis_off()
         axes.set_title(f"read: {digit}", fontsize=9)
     return figure

@@ -67,7 +67,8 @@ def test_the_text_for_indexes_has_links_of_the_web_only():
     assert len(text) > 0.8 * len(readme)
     assert description_for_indexes(
         "See [the page](docs/a.md), [b](#b), [c](https://c.org).\n\n"
-        "![A picture](docs/a.png)\n\nEnd"
+        "![A picture](docs/a.png)\n\n*Its caption\n([c](docs/c.md)).*\n\n"
+        "![Another](docs/b.png)\n\nEnd"
     ) == ("See the page, [b](#b), [c](https://c.org).\n\nEnd")
 
 

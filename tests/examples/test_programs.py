@@ -214,16 +214,16 @@ def test_a_page_is_a_photograph_with_a_digit_somewhere():
     photograph = np.arange(30 * 40).reshape(30, 40) / 10**4
     digit = np.zeros((8, 8))
     digit[2, 5] = digit[7, 0] = 1
-    pages = vision.lay([digit] * 60, [photograph], np.random.default_rng(0))
-    assert pages.shape == (60, vision.PAGE, vision.PAGE)
-    places = {tuple(np.argwhere(page == 1)[0] - (2, 5)) for page in pages}
-    assert {tuple(np.diff(np.argwhere(page == 1), axis=0)[0]) for page in pages} == {
+    images = vision.lay([digit] * 60, [photograph], np.random.default_rng(0))
+    assert images.shape == (60, vision.IMAGE, vision.IMAGE)
+    places = {tuple(np.argwhere(page == 1)[0] - (2, 5)) for page in images}
+    assert {tuple(np.diff(np.argwhere(page == 1), axis=0)[0]) for page in images} == {
         (5, -5)
     }
-    assert min(map(min, places)) >= 0 and max(map(max, places)) <= vision.PAGE - 8
-    windows = np.lib.stride_tricks.sliding_window_view(photograph, pages.shape[1:])
+    assert min(map(min, places)) >= 0 and max(map(max, places)) <= vision.IMAGE - 8
+    windows = np.lib.stride_tricks.sliding_window_view(photograph, images.shape[1:])
     origins = set()
-    for page in pages:
+    for page in images:
         same = (windows == np.where(page == 1, windows, page)).all((2, 3))
         origins.update(map(tuple, np.argwhere(same)))
     assert len(places) > 30 and 30 < len(origins) <= 60
@@ -231,18 +231,18 @@ def test_a_page_is_a_photograph_with_a_digit_somewhere():
 
 
 def test_patches_are_parts_of_the_page_row_by_row():
-    pages = np.random.default_rng(0).random((3, 16, 16), "float32")
-    patches = vision.to_patches(pages)
+    images = np.random.default_rng(0).random((3, 16, 16), "float32")
+    patches = vision.to_patches(images)
     assert patches.shape == (3, 64, 4)
-    expected = pages[1, 2 * 3 : 2 * 4, 2 * 5 : 2 * 6]
+    expected = images[1, 2 * 3 : 2 * 4, 2 * 5 : 2 * 6]
     np.testing.assert_array_equal(patches[1, 3 * 8 + 5], expected.ravel())
-    np.testing.assert_array_equal(vision.to_pages(patches), pages)
+    np.testing.assert_array_equal(vision.to_images(patches), images)
 
 
 def test_held_out_digits_and_photographs_are_not_seen_in_training(monkeypatch):
     given = []
     monkeypatch.setattr(vision, "lay", lambda *args: given.append(args[:2]) or args[0])
-    monkeypatch.setattr(vision, "to_patches", lambda pages: pages)
+    monkeypatch.setattr(vision, "to_patches", lambda images: images)
     (training, labels), (test, test_labels) = vision.load_data(2000)
     assert len(training) == len(labels) == 2000 and len(test) == len(test_labels) == 450
     label_of = {x.tobytes(): y for x, y in zip(training, labels)}
@@ -258,17 +258,17 @@ def test_held_out_digits_and_photographs_are_not_seen_in_training(monkeypatch):
 
 
 @pytest.mark.slow
-def test_vision_trains_and_reads_pages(run, assert_drawn):
+def test_vision_trains_and_reads_images(run, assert_drawn):
     (curves, read), printed = run(vision, ["Performer"])
     _, (_, labels) = vision.load_data(1)  # the same for all counts
     (step, last) = curves["Performer"][-1]
     assert step == 2 and f"{'Performer':30}{last:.3f}" in printed
     np.testing.assert_allclose((read["Performer"] == labels).mean(), last, atol=1e-6)
-    assert_drawn("out/pages.png")
+    assert_drawn("out/images.png")
 
 
 @pytest.mark.parametrize("name", vision.ROWS)
-def test_each_row_reads_pages(name):
+def test_each_row_reads_images(name):
     make = vision.ROWS[name]
     model = vision.make_model(make(), make(), 10)
     patches = np.random.default_rng(0).random((2, 64, 4), "float32")

@@ -13,9 +13,8 @@ _TO_A_FILE = r"\((?!https?://|#)[^)\s]*\)"
 
 def description_for_indexes(markdown):
     """Returns Markdown without pictures and links that lead to files."""
-    picture = r"!\[[^\]]*\]" + _TO_A_FILE
-    markdown = re.sub(picture + r"\n\n\*[^*]+\*\n", "", markdown)
-    without_pictures = re.sub(picture, "", markdown)
+    picture, caption = r"!\[[^\]]*\]" + _TO_A_FILE, r"(\n\n\*[^*]+\*\n)?"
+    without_pictures = re.sub(picture + caption, "", markdown)
     plain = re.sub(r"\[([^\]]*)\]" + _TO_A_FILE, r"\1", without_pictures)
     return re.sub(r"\n{3,}", "\n\n", plain)
 

@@ -209,28 +209,28 @@ def test_translation_trains_and_writes(run, monkeypatch):
 # -- vision
 
 
-def test_a_page_is_a_photograph_with_a_digit_somewhere():
+def test_an_image_is_a_photograph_with_a_digit_somewhere():
     # each pixel of this photograph encodes its position, and ink is lighter than all
     photograph = np.arange(30 * 40).reshape(30, 40) / 10**4
     digit = np.zeros((8, 8))
     digit[2, 5] = digit[7, 0] = 1
     images = vision.lay([digit] * 60, [photograph], np.random.default_rng(0))
     assert images.shape == (60, vision.IMAGE, vision.IMAGE)
-    places = {tuple(np.argwhere(page == 1)[0] - (2, 5)) for page in images}
-    assert {tuple(np.diff(np.argwhere(page == 1), axis=0)[0]) for page in images} == {
+    places = {tuple(np.argwhere(image == 1)[0] - (2, 5)) for image in images}
+    assert {tuple(np.diff(np.argwhere(image == 1), axis=0)[0]) for image in images} == {
         (5, -5)
     }
     assert min(map(min, places)) >= 0 and max(map(max, places)) <= vision.IMAGE - 8
     windows = np.lib.stride_tricks.sliding_window_view(photograph, images.shape[1:])
     origins = set()
-    for page in images:
-        same = (windows == np.where(page == 1, windows, page)).all((2, 3))
+    for image in images:
+        same = (windows == np.where(image == 1, windows, image)).all((2, 3))
         origins.update(map(tuple, np.argwhere(same)))
     assert len(places) > 30 and 30 < len(origins) <= 60
     assert photograph.max() < 1  # the photograph itself did not change
 
 
-def test_patches_are_parts_of_the_page_row_by_row():
+def test_patches_are_parts_of_the_image_row_by_row():
     images = np.random.default_rng(0).random((3, 16, 16), "float32")
     patches = vision.to_patches(images)
     assert patches.shape == (3, 64, 4)

@@ -9,19 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer.layers import keras_privates
-from keras_performer.layers.keras_privates import same_named_entry
 from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.shapes import size
-
-_NAMES = (
-    "kernel_initializer",
-    "bias_initializer",
-    "kernel_regularizer",
-    "bias_regularizer",
-    "kernel_constraint",
-    "bias_constraint",
-)
-
 
 def full_weight(layer, name, shape, initializer, **options):
     """Adds a weight that Keras does not cast to the compute dtype, for token sums."""
@@ -34,9 +23,14 @@ def dense_layers(layer, query_shape, value_shape, key_shape):
     dense = functools.partial(
         heads_dense,
         use_bias=layer.use_bias,
+        kernel_initializer=layer.kernel_initializer,
+        bias_initializer=layer.bias_initializer,
+        kernel_regularizer=layer.kernel_regularizer,
+        bias_regularizer=layer.bias_regularizer,
         activity_regularizer=layer._activity_regularizer,
+        kernel_constraint=layer.kernel_constraint,
+        bias_constraint=layer.bias_constraint,
         dtype=layer.dtype_policy,
-        **{name: getattr(layer, name) for name in _NAMES},
     )
     heads, kv_heads = layer.num_heads, layer.num_key_value_heads
     sizes = {
@@ -220,7 +214,7 @@ class HeadsDense(KeepsLora, keras.layers.EinsumDense):
         return self.activation(tf.reshape(output, (*kept, *made)))
 
     def load_own_variables(self, store):
-        store = same_named_entry(store, self)
+        store = keras_privates.same_named_entry(store, self)
         if not store.keys():
             raise ValueError(
                 f"The file has no weights for {self.path}. Functional and Sequential "

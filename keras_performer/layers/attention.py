@@ -1,6 +1,5 @@
 """The base class of all attention layers: the part that all mechanisms share."""
 
-import functools
 import inspect
 import math
 import operator
@@ -45,6 +44,8 @@ class AttentionLayer(
     - `scores(query, key, visible)` returns the weights `(B, N, T, S)`; by default
       `attend` computes them, from one-hot values;
     - `empty_state(batch_size)` returns nested tensors with the batch first;
+    - `attend_slice(slices, query, key, value, visible)` returns the attended values of
+      the slice of this replica; `slices` is an `ops.slices.Slices`;
     - `build_attention()` creates the weights of the mechanism.
 
     Keep a new argument of `__init__` as an attribute of the same name, or add it to
@@ -266,15 +267,12 @@ class AttentionLayer(
         q = self.project("query", inputs.query, positions)
         k = self.project("key", inputs.key, positions)
         v = self.project("value", inputs.value)
-        earlier = None if state is None else state["attention"]
-        attend, decays = attention_of(self), self.decays(inputs)
+        given, decays = (q, k, v, inputs.visible), self.decays(inputs)
         if slices is None:
-            given = q, k, v, inputs.visible, earlier, training
-            attended, later = attend(*given, **decays)
+            earlier = None if state is None else state["attention"]
+            attended, later = attention_of(self)(*given, earlier, training, **decays)
         else:
-            attend = _defined_with_attend(self, "attend_slice")
-            attend = attend or functools.partial(AttentionLayer.attend_slice, self)
-            attended = attend(slices, q, k, v, inputs.visible, **decays)
+            attended = sliced_attention_of(self)(slices, *given, **decays)
         output = self.write(attended, inputs.query_mask, training)
         if not (with_scores or with_state):
             return output
@@ -351,17 +349,6 @@ class AttentionLayer(
     ) -> tuple[tf.Tensor, typing.Any]:
         raise NotImplementedError(f"{type(self).__name__} must define `attend`.")
 
-    def attend_slice(self, slices, query, key, value, visible, decay=None):
-        """Returns attended values `(B, T, N, V)` for the slice of this replica.
-
-        `slices` is an `ops.slices.Slices`; the others are as in `attend`.
-        """
-        raise ValueError(
-            f"{type(self).__name__} needs the whole sequence on one device: with "
-            "sequence_parallel use PerformerAttention, LinearTransformerAttention or "
-            f"LocalAttention. Received: layer={self.name!r}"
-        )
-
     def write(self, attended, query_mask, training=None):
         """Returns the output of the layer from attended values `(B, T, N, V)`."""
         if query_mask is not None:
@@ -431,13 +418,17 @@ class AttentionLayer(
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def compute_output_spec(self, *args, **kwargs):
-        # Tracing `call` also raises its errors. An unbuilt layer stays unbuilt.
+        # Tracing `call` also raises its errors.
         layer = self
         if not self.built:
+            # An unbuilt layer stays unbuilt. Its copy takes no samples from initializers
+            # and seed, so that the layer itself later samples the same weights.
+            quiet = {"kernel_initializer": "zeros", "bias_initializer": "zeros"}
+            made_of = {**self.get_config(), **quiet, "seed": 0}
+            layer = type(self).from_config(config.without_inner_changes(made_of))
             given = inspect.signature(self.call).bind(*args, **kwargs).arguments
             inputs = [given.get(name) for name in ("query", "value", "key")]
-            shapes = [None if x is None else x.shape for x in inputs]
-            layer = config.built_copy(self, shapes)
+            layer.build(*(None if x is None else x.shape for x in inputs))
         return keras.Operation.compute_output_spec(layer, *args, **kwargs)
 
     def get_config(self):
@@ -627,3 +618,15 @@ def attention_of(layer):
     if tf.executing_eagerly() or not in_symbolic_scope():
         return layer.attend
     return _defined_with_attend(layer, "outline") or layer.attend
+
+
+def sliced_attention_of(layer):
+    """Returns a layer's `attend_slice`, or raises an error if it has none."""
+    attend_slice = _defined_with_attend(layer, "attend_slice")
+    if attend_slice is None:
+        raise ValueError(
+            f"{type(layer).__name__} needs the whole sequence on one device: with "
+            "sequence_parallel use PerformerAttention, LinearTransformerAttention or "
+            f"LocalAttention. Received: layer={layer.name!r}"
+        )
+    return attend_slice

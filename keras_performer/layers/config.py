@@ -260,20 +260,6 @@ def config_of(layer):
     return config
 
 
-def built_copy(attention, shapes):
-    """Returns a built copy of an attention layer, with zeros in kernels and biases.
-
-    The copy takes no samples from the layer's initializers and seed: the layer itself
-    later samples the same weights. `shapes` are the shapes of query, value and key,
-    `None` if not given.
-    """
-    quiet = {"kernel_initializer": "zeros", "bias_initializer": "zeros", "seed": 0}
-    config = without_inner_changes(attention.get_config())
-    copy = type(attention).from_config({**config, **quiet})
-    copy.build(*shapes)
-    return copy
-
-
 # -- Paths of layers inside other layers, in a form that a config can contain.
 #
 # A path is a list of steps from a layer to one inside it. Each step is a pair:

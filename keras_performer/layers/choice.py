@@ -178,6 +178,22 @@ class AttentionChoice:
             for name, parameter in options_of(kind, owner.decided).items()
         }
 
+    def positions(self, position_embedding, position_shape, key_dim):
+        """Returns the position embedding of a model, and `rotary` of its attentions.
+
+        `None` becomes "rotary" if all attentions can rotate, else "learned".
+        """
+        if position_embedding is None:
+            # blocks without attention count only if all blocks are without
+            of_blocks = [one for one in self._several if one != "none"] or ["none"]
+            rotates = all(_rotates(one, position_shape, key_dim) for one in of_blocks)
+            position_embedding = "rotary" if rotates else "learned"
+        choices = "learned", "rotary"
+        arguments.one_of("position_embedding", position_embedding, choices)
+        if position_embedding == "learned":
+            return position_embedding, None
+        return position_embedding, True if len(position_shape) == 1 else position_shape
+
     def make(self, index=0, *, seed, name="attention", **common):
         """Makes the unbuilt attention of a block; returns `None` for "none".
 
@@ -225,38 +241,17 @@ class AttentionChoice:
         return layer
 
 
-def positions_of(position_embedding, attention, position_shape, key_dim):
-    """Returns the position embedding of a model, and `rotary` of its attentions.
-
-    `None` becomes "rotary" if all attentions can rotate, else "learned".
-    """
-    if position_embedding is None:
-        rotates = _rotates(attention, position_shape, key_dim)
-        position_embedding = "rotary" if rotates else "learned"
-    choices = "learned", "rotary"
-    arguments.one_of("position_embedding", position_embedding, choices)
-    if position_embedding == "learned":
-        return position_embedding, None
-    return position_embedding, True if len(position_shape) == 1 else position_shape
-
-
 def _rotates(attention, position_shape, key_dim):
-    if isinstance(attention, (list, tuple)):
-        # blocks without attention count only if all blocks are without
-        of_blocks = [one for one in attention if one != "none"] or ["none"]
-        return all(_rotates(one, position_shape, key_dim) for one in of_blocks)
-    # `AttentionChoice` later refuses unknown names and `None`
-    if attention is not None and not isinstance(attention, str):
-        attention = as_layer("attention", attention, (AttentionLayer, MixingLayer))
-        if not isinstance(attention, AttentionLayer):
-            return False
+    """Returns True if rotary positions are the default with this attention."""
+    if attention == "none" or isinstance(attention, MixingLayer):
+        return False
+    if isinstance(attention, AttentionLayer):
         if attention.rotary is not None:
             return True
         if not attention.can_rotate:
             return False
         key_dim = attention.key_dim
-    can = attention != "none" and key_dim % 2 == 0
-    return can and len(position_shape) == 1
+    return key_dim % 2 == 0 and len(position_shape) == 1
 
 
 def _checked(attention, of_blocks):

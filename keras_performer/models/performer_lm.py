@@ -175,8 +175,14 @@ class PerformerLM(
         )
         self.recompute = arguments.recompute(recompute, causal)
         self.position_shape = arguments.grid_shape(position_shape, self.max_length)
-        self.position_embedding, rotary = choice.positions_of(
-            position_embedding, attention, self.position_shape or (None,), head_dim
+        defaults = self._defaults(options)
+        options = {**choice.fitting(defaults, attention), **options}
+        # for configs, which make these blocks again even if others replace them later
+        self._attentions = choice.AttentionChoice(
+            type(self), attention, options, self.num_heads, self.causal, self.num_layers
+        )
+        self.position_embedding, rotary = self._attentions.positions(
+            position_embedding, self.position_shape or (None,), head_dim
         )
         if self.position_embedding == "learned" and self.max_length is None:
             raise ValueError(
@@ -184,13 +190,7 @@ class PerformerLM(
                 'one, or use position_embedding="rotary" with an even head size. '
                 "Received: max_length=None"
             )
-        defaults = self._defaults(options)
-        options = {**choice.fitting(defaults, attention), **options}
         self.seed = arguments.seed(seed)
-        # for configs, which make these blocks again even if others replace them later
-        self._attentions = choice.AttentionChoice(
-            type(self), attention, options, self.num_heads, self.causal, self.num_layers
-        )
         given = {"embedding": embedding, "head": head}
         self._default_layers = tuple(x for x in given if given[x] is None)
         seeds = random.Random(self.seed)

@@ -421,8 +421,8 @@ class AttentionLayer(
         # Tracing `call` also raises its errors.
         layer = self
         if not self.built:
-            # An unbuilt layer stays unbuilt. Its copy takes no samples from initializers
-            # and seed, so that the layer itself later samples the same weights.
+            # It stays unbuilt. Its copy takes no samples from initializers and seed, so
+            # that the layer itself later samples the same weights.
             quiet = {"kernel_initializer": "zeros", "bias_initializer": "zeros"}
             made_of = {**self.get_config(), **quiet, "seed": 0}
             layer = type(self).from_config(config.without_inner_changes(made_of))

@@ -12,6 +12,7 @@ from keras_performer.layers import keras_privates
 from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.shapes import size
 
+
 def full_weight(layer, name, shape, initializer, **options):
     """Adds a weight that Keras does not cast to the compute dtype, for token sums."""
     options |= {"name": name, "shape": shape, "initializer": initializer}

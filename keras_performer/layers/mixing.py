@@ -105,10 +105,8 @@ class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
                 "(batch, length) if needed. Received: a second tensor of shape "
                 f"{tuple(of_mask)}"
             )
+        x, mask = call_inputs.tokens(self, "x", x, mask)
         mask = as_mask("mask", mask, x)
-        # Keras casts no integers. The copy has no Keras mask, about which layers inside
-        # would warn.
-        x = tf.identity(tf.cast(x, self.compute_dtype))
         return zero_masked(self.mix(x, mask, training), mask)
 
     if typing.TYPE_CHECKING:  # Keras types its own `__call__` as taking anything

@@ -420,7 +420,8 @@ class PerformerAttention(LinearAttention):
         The log-gain is added to the log-weights of far keys. Training starts from
         `initial_log_gain`. `None` without `exact_window`.
         """
-        return self._far_gain and self._far_gain.of_heads()
+        gain = self._far_gain
+        return gain and SPEED * tf.convert_to_tensor(gain.log_gain)
 
     def assign_log_gain(self, log_gain: float | Sequence[float]) -> None:
         """Sets the log-gain, which is added to the log-weights of far keys.
@@ -706,10 +707,6 @@ class FarGain(KeepsWithoutEntry, keras.layers.Layer):
     def build(self, input_shape=None):
         first = keras.initializers.Constant(np.divide(self.initial, SPEED))
         self.log_gain = full_weight(self, "log_gain", (self.num_heads,), first)
-
-    def of_heads(self):
-        """Returns the log-gain of each head, a tensor `(N,)`."""
-        return SPEED * tf.convert_to_tensor(self.log_gain)
 
 
 # -- The choice of `jit_compile="auto"`.

@@ -41,14 +41,14 @@ def check(layer, inputs, state, return_state, return_attention_scores):
             f"Received: state={'None' if state is None else 'given'}, "
             f"return_state={return_state}, causal=False"
         )
-    if state is not None and return_attention_scores:
+    if state is None:
+        return
+    if return_attention_scores:
         raise ValueError(
             "return_attention_scores=True needs the whole sequence in one call: a "
             "state does not give the scores of earlier keys. Call without state. "
             "Received: return_attention_scores=True, and state"
         )
-    if state is None:
-        return
     check_entries(state, ("position", "attention"), "segment")
     if tf.as_dtype(state["position"].dtype) != tf.int32:
         raise ValueError(

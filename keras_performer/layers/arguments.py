@@ -323,19 +323,17 @@ class JoinsSignatures:
 
 def show_signature(cls, parameters):
     """Sets the signature that Python shows for a class, a list of parameters."""
-    setattr(cls, "__signature__", _OfClass(inspect.Signature(parameters)))  # noqa: B010
+    cls.__signature__ = _OfClass(inspect.Signature(parameters))
 
 
 class _OfClass:
-    """Class attribute that instances do not have, as they have a `__call__`."""
+    """Class attribute that is `None` for instances, which have a `__call__`."""
 
     def __init__(self, value):
         self._value = value
 
     def __get__(self, instance, owner):
-        if instance is not None:
-            raise AttributeError("__signature__")
-        return self._value
+        return self._value if instance is None else None
 
 
 def _joined(base, own):

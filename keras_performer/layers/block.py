@@ -219,10 +219,7 @@ class PerformerBlock(
 
         The state of a block is the state of its attention, `()` without attention. With
         a convolution it is a dict with entries `"convolution"` and `"attention"`.
-
-        Args:
-            batch_size: int or scalar tensor B.
-            packed: bool, whether you will pass `segment_ids`. Defaults to `False`.
+        Arguments are as in `AttentionLayer`.
         """
         state = ()
         if self.attention is not None:

@@ -196,17 +196,12 @@ class PerformerAttention(LinearAttention):
         use_bias: bool, whether the dense layers use bias vectors. Defaults to `True`.
         output_shape: int or tuple, the shape of the output besides batch and sequence.
             Defaults to the last dimension of the query.
-        kernel_initializer: initializer of the dense layers' kernels. Defaults to
-            `"glorot_uniform"`.
-        bias_initializer: initializer of the dense layers' biases. Defaults to
-            `"zeros"`.
-        kernel_regularizer: regularizer of the dense layers' kernels. Defaults to
-            `None`.
-        bias_regularizer: regularizer of the dense layers' biases. Defaults to `None`.
-        activity_regularizer: regularizer of the dense layers' outputs. Defaults to
-            `None`.
-        kernel_constraint: constraint of the dense layers' kernels. Defaults to `None`.
-        bias_constraint: constraint of the dense layers' biases. Defaults to `None`.
+        kernel_initializer, bias_initializer: initializers of the dense layers' kernels
+            and biases. Defaults to `"glorot_uniform"` and `"zeros"`.
+        kernel_regularizer, bias_regularizer, activity_regularizer: regularizers of the
+            dense layers' kernels, biases and outputs. Defaults to `None`.
+        kernel_constraint, bias_constraint: constraints of the dense layers' kernels and
+            biases. Defaults to `None`.
         seed: int, seeds the random features and dropout. With `None` the layer chooses
             a seed when it is built and saves it with the weights. Defaults to `None`.
         feature_map: str, `FeatureMap` or config of one: how queries and keys become

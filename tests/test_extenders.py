@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_performer import PerformerAttention, feature_maps, layers, ops
 from keras_performer.ops import compile
 from tests.cases import Case
-from tests.contract import check_layer, relative_error
+from tests.contract import check_layer, relative_error, tensors
 from tests.layers import twins
 
 # -- An attention in one file.
@@ -129,6 +129,17 @@ CASES = {
 @pytest.mark.parametrize("name", ["attention", "feature_map", "trained_feature_map"])
 def test_what_a_stranger_wrote_keeps_the_contract(name):
     check_layer(CASES[name])
+
+
+def test_a_checkpoint_of_tensorflow_holds_all_parameters_of_a_map():
+    """Keras itself leaves dicts out of a `tf.train.Checkpoint`."""
+    case = CASES["feature_map"]
+    (x,) = tensors(case.inputs())
+    layer, other = (case.make(seed=seed) for seed in (1, 2))
+    assert relative_error(other(x), layer(x)) > 1e-3
+    path = tf.train.Checkpoint(layer=layer).save("checkpoint")
+    tf.train.Checkpoint(layer=other).restore(path).assert_consumed()
+    assert relative_error(other(x), layer(x)) == 0
 
 
 # -- The same numbers in NumPy.

@@ -612,12 +612,18 @@ class RandomProjection(KeepsWithoutEntry, keras.layers.Layer):
             name: add_drawn_weight(self, name, named[name], self.feature_map.trainable)
             for name in sorted(named)
         }
-        self.parameters = weights["projection_matrix"] if is_one else weights
+        if is_one:
+            self.parameters = weights["projection_matrix"]
+            return
+        # Keras would wrap a dict, and leaves dicts out of a `tf.train.Checkpoint`
+        vars(self)["parameters"] = weights
+        for name, weight in weights.items():
+            setattr(self, f"parameter_{name}", weight)
 
     def feature_kernel(self):
         """Returns the kernel of the current features."""
         kernel = self.feature_map.kernel(
-            tf.nest.map_structure(tf.convert_to_tensor, self._nest())
+            tf.nest.map_structure(tf.convert_to_tensor, self.parameters)
         )
         return kernel.with_gradients() if self.feature_map.trainable else kernel
 
@@ -626,7 +632,7 @@ class RandomProjection(KeepsWithoutEntry, keras.layers.Layer):
         count = tf.convert_to_tensor(self.redraw_count) + num_redraws
         values = self._draw(tf.convert_to_tensor(self.first_seed), count)
         self.redraw_count.assign(count)
-        tf.nest.map_structure(lambda w, x: w.assign(x), self._nest(), values)
+        tf.nest.map_structure(lambda w, x: w.assign(x), self.parameters, values)
 
     def load_own_variables(self, store):
         # Layers that estimate softmax always save features. A file without features
@@ -635,11 +641,6 @@ class RandomProjection(KeepsWithoutEntry, keras.layers.Layer):
             super().load_own_variables(store)
         else:
             keras.layers.Layer.load_own_variables(self, store)
-
-    def _nest(self):
-        # tf.nest does not treat Keras' tracked dict as a dict.
-        is_one = not isinstance(self.parameters, dict)
-        return self.parameters if is_one else dict(self.parameters)
 
     def _draw(self, seed, redraw_count):
         with tf.device("CPU:0"):  # so that all machines sample the same features

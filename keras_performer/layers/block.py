@@ -331,6 +331,7 @@ class ShortConvolution(config.TracesSpec, config.KeepsInnerChanges, keras.layers
 
     def get_initial_state(self, batch_size, packed=False):
         """Returns the state before the first token, a dict of tensors, batch first."""
+        batch_size = arguments.batch_size(batch_size)
         shape = batch_size, self._before, self.dim
         state = {"inputs": tf.zeros(shape, self.compute_dtype)}
         if packed:

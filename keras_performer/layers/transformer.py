@@ -48,7 +48,9 @@ class TransformerLayer(
         self.num_heads = positive_int("num_heads", num_heads)
         self.dropout = arguments.rate("dropout", dropout)
         self.activation = keras.activations.get(activation)
-        self.layer_norm_epsilon = float(layer_norm_epsilon)
+        self.layer_norm_epsilon = arguments.nonnegative(
+            "layer_norm_epsilon", layer_norm_epsilon
+        )
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.normalize_first = arguments.boolean("normalize_first", normalize_first)

@@ -315,6 +315,7 @@ class PerformerLM(
             batch_size: int or scalar tensor B.
             packed: bool, whether you will pass `segment_ids`. Defaults to `False`.
         """
+        batch_size = arguments.batch_size(batch_size)
         states = [block.get_initial_state(batch_size, packed) for block in self.blocks]
         return {**self.embedding_state(batch_size), "blocks": states}
 

@@ -209,22 +209,13 @@ def read_sources():
 
 
 @functools.cache
-def split_digits():
-    """Returns indices of training images, and of the fifth that is held out."""
-    order = np.random.default_rng(99).permutation(len(read_digits().target))
+def read_digits(part):
+    """Returns images `(N, 64)` and digits `(N,)`; holds out every fifth image."""
+    images, digits = load_digits(return_X_y=True)
+    order = np.random.default_rng(99).permutation(len(digits))
     held_out = order[::5]
-    return np.setdiff1d(order, held_out), held_out
-
-
-def labelled_digits(indices):
-    x = read_digits().data[indices].astype(np.int32)
-    y = read_digits().target[indices][:, np.newaxis].astype(np.int32)
-    return x, y, np.ones_like(y, np.float32)
-
-
-@functools.cache
-def read_digits():
-    return load_digits()
+    chosen = held_out if part == "held out" else np.setdiff1d(order, held_out)
+    return images[chosen].astype(np.int32), digits[chosen].astype(np.int32)
 
 
 def digits_anywhere(size, **options):
@@ -252,14 +243,13 @@ def draw_digits_anywhere(part, size, random, batch_size):
     """Samples pixels `(B, size * size)`, line by line, and digits `(B, 1)`.
 
     All positions where the digit fits into the image are equally likely; other pixels
-    are 0. Every fifth image of scikit-learn is held out.
+    are 0.
     """
-    room = size - DIGIT
-    training, held_out = split_digits()
-    indices = training if part == "training" else held_out
-    digits, y, w = labelled_digits(random.choice(indices, batch_size))
+    images, digits = read_digits(part)
+    chosen = random.integers(len(digits), size=batch_size)
     canvas = np.zeros((batch_size, size, size), np.int32)
-    tops, lefts = random.integers(room + 1, size=(2, batch_size))
-    for image, digit, top, left in zip(canvas, digits, tops, lefts):
-        image[top : top + DIGIT, left : left + DIGIT] = digit.reshape(DIGIT, DIGIT)
-    return canvas.reshape(batch_size, -1), y, w
+    tops, lefts = random.integers(size - DIGIT + 1, size=(2, batch_size))
+    for large, image, top, left in zip(canvas, images[chosen], tops, lefts):
+        large[top : top + DIGIT, left : left + DIGIT] = image.reshape(DIGIT, DIGIT)
+    y = digits[chosen, np.newaxis]
+    return canvas.reshape(batch_size, -1), y, np.ones_like(y, np.float32)

@@ -27,7 +27,10 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         `steps` if `Task.enough` was reached.
     """
     began = time.perf_counter()
-    run = {
+    model = models.make_model(task, row, key_dim, seed)
+    random = np.random.default_rng([seed, 7])
+    curve = learn(model, task, learning_rate, steps, evaluations, random)
+    return {
         "task": task.name,
         "measure": task.measure,
         "row": row,
@@ -39,12 +42,6 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         "threads": tf.config.threading.get_intra_op_parallelism_threads(),
         "machine": runner.machine(),
         "tensorflow": tf.__version__,
-    }
-    model = models.make_model(task, row, key_dim, seed)
-    random = np.random.default_rng([seed, 7])
-    curve = learn(model, task, learning_rate, steps, evaluations, random)
-    return {
-        **run,
         "parameters": models.count_parameters(model),
         "state": models.numbers_in_state(row, task, key_dim),
         "seconds": curve[-1][1],
@@ -60,7 +57,7 @@ def learn(model, task, learning_rate, steps, evaluations, random):
     clock = time.process_time if threads == 1 else time.perf_counter
     compiles = steps >= COMPILED_FROM
     step = step_of(model, learning_rate, compiles, steps if task.decay else None)
-    measure = measuring(model, task)
+    sums = summing(model, task)
     curve, seconds = [], 0.0
     noted = set(np.linspace(0, steps, evaluations + 1, dtype=int)[1:])
     index = 0
@@ -74,7 +71,9 @@ def learn(model, task, learning_rate, steps, evaluations, random):
             if index > untimed:
                 seconds += clock() - start
             if index in noted:
-                value = round(measure(), 4)
+                right, lost, asked = sums().sum(-1)
+                total = right if task.measure == "accuracy" else lost
+                value = round(float(total / asked), 4)
                 curve.append([index, round(seconds, 3), round(loss, 4), value])
                 if task.enough is not None and value >= task.enough:
                     return curve
@@ -102,17 +101,6 @@ def step_of(model, learning_rate, jit_compile, decay_steps=None):
         return compiled(*batch)
 
     return step
-
-
-def measuring(model, task):
-    """Returns a function that measures the current model on held-out data."""
-    sums = summing(model, task)
-
-    def measure():
-        right, loss, asked = sums().sum(-1)
-        return float({"accuracy": right, "bits": loss}[task.measure] / asked)
-
-    return measure
 
 
 def summing(model, task):

@@ -13,8 +13,6 @@ from benchmarks.tables import NOTHING, by, table
 
 LEARNED = 0.9
 LEARNED_AFTER = f"{LEARNED:.0%} after"
-# A section of the stored page. Its measurement left after commit 67baaf73.
-EXCHANGED = "exchanged.md"
 
 EXPLANATION = f"""\
 "window" is `LocalAttention`; "softmax", "taylor" and "relu" are `PerformerAttention`
@@ -39,9 +37,6 @@ def write(runs, folder):
     """Writes `tables.md` from dicts of `training.train`, in the order of the plan."""
     about = "The seed of digits is the fold that is held out."
     parts = sections("# Does it learn?", runs, folder, models.ROWS, about)
-    exchanged = folder / EXCHANGED
-    if exchanged.exists():
-        parts.append(exchanged.read_text().rstrip())
     return runner.write_page(folder, parts)
 
 

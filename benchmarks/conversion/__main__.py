@@ -66,15 +66,16 @@ def section(source, found):
     exact, _ = found[scores.EXACT]
     lines = []
     for name, (losses, seconds) in found.items():
-        lost, error = scores.paired(losses, exact, families)
-        cells = f"{losses.mean():.3f}", f"{lost:+.3f}", f"{error:.3f}", f"{seconds:.0f}"
-        lines.append([name, *cells])
-    config = source.config
+        lost = losses - exact
+        error = scores.standard_error(lost, families)
+        means = f"{losses.mean():.3f}", f"{lost.mean():+.3f}", f"{error:.3f}"
+        lines.append([name, *means, f"{seconds:.0f}"])
+    heads, width = source.config["num_attention_heads"], source.config["hidden_size"]
     return f"""\
 ## {source.name}
 
-{config.num_layers} layers, {config.num_heads} heads, head size \
-{config.hidden_dim // config.num_heads}; {given.masked.sum()} masked tokens of \
+{source.config["num_hidden_layers"]} layers, {heads} heads, head size \
+{width // heads}; {given.masked.sum()} masked tokens of \
 {len(source.sequences)} sequences of {min(map(len, source.sequences))} to \
 {max(map(len, source.sequences))} tokens, of which \
 {len(np.unique(given.families))} have little in common. Random features are of one draw.

@@ -1,36 +1,6 @@
 """BERT and ALBERT with a head for masked tokens, as functional Keras models."""
 
-import dataclasses
-
 import keras
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """Sizes of a model; ALBERT has a smaller `embedding_dim`, and a dense layer."""
-
-    vocabulary_size: int
-    max_length: int
-    embedding_dim: int
-    hidden_dim: int
-    intermediate_dim: int
-    num_layers: int
-    num_heads: int
-    epsilon: float = 1e-12
-
-
-def config_of(saved):
-    """Makes a `Config` from the `config.json` of one of the `sources`."""
-    return Config(
-        vocabulary_size=saved["vocab_size"],
-        max_length=saved["max_position_embeddings"],
-        embedding_dim=saved.get("embedding_size", saved["hidden_size"]),
-        hidden_dim=saved["hidden_size"],
-        intermediate_dim=saved["intermediate_size"],
-        num_layers=saved["num_hidden_layers"],
-        num_heads=saved["num_attention_heads"],
-        epsilon=saved["layer_norm_eps"],
-    )
 
 
 def make_model(config, attention=keras.layers.MultiHeadAttention):
@@ -39,39 +9,45 @@ def make_model(config, attention=keras.layers.MultiHeadAttention):
     Blocks normalize after the residual, as BERT does. Blocks of ALBERT share weights;
     here each block has its own copy, so that each attention layer can be converted by
     its own inputs.
-    `attention` makes a layer from the arguments `num_heads`, `key_dim` and `name`.
+
+    Args:
+        config: dict, the `config.json` of one of the `sources`. ALBERT's embeddings
+            may be smaller than `"hidden_size"`; a dense layer follows them.
+        attention: makes a layer from the arguments `num_heads`, `key_dim` and `name`.
     """
-    dense, hidden = keras.layers.Dense, config.hidden_dim
+    dense, hidden = keras.layers.Dense, config["hidden_size"]
+    embedding_dim = config.get("embedding_size", hidden)
+    num_heads = config["num_attention_heads"]
 
     def normalization(name):
-        return keras.layers.LayerNormalization(epsilon=config.epsilon, name=name)
+        epsilon = config["layer_norm_eps"]
+        return keras.layers.LayerNormalization(epsilon=epsilon, name=name)
 
     tokens = keras.Input((None,), dtype="int32", name="tokens")
     # visible keys `(B, 1, T)`, the same for all queries
     visible = keras.ops.expand_dims(keras.ops.not_equal(tokens, 0), 1)
     places = keras.ops.cumsum(keras.ops.ones_like(tokens), axis=1) - 1
-    sizes = {"token": config.vocabulary_size, "position": config.max_length}
+    vocabulary_size = config["vocab_size"]
+    sizes = {"token": vocabulary_size, "position": config["max_position_embeddings"]}
     token, position = (
-        keras.layers.Embedding(size, config.embedding_dim, name=f"{name}_embedding")
+        keras.layers.Embedding(size, embedding_dim, name=f"{name}_embedding")
         for name, size in sizes.items()
     )
     x = normalization("embedding_norm")(token(tokens) + position(places))
-    if config.embedding_dim != hidden:
+    if embedding_dim != hidden:
         x = dense(hidden, name="embedding_to_hidden")(x)
-    for i in range(config.num_layers):
+    for i in range(config["num_hidden_layers"]):
         layer = attention(
-            num_heads=config.num_heads,
-            key_dim=hidden // config.num_heads,
-            name=f"attention_{i}",
+            num_heads=num_heads, key_dim=hidden // num_heads, name=f"attention_{i}"
         )
         attended = layer(x, x, attention_mask=visible)
         x = normalization(f"attention_norm_{i}")(x + attended)
-        wide = dense(config.intermediate_dim, "gelu", name=f"feed_forward_{i}")(x)
+        wide = dense(config["intermediate_size"], "gelu", name=f"feed_forward_{i}")(x)
         narrow = dense(hidden, name=f"feed_forward_output_{i}")(wide)
         x = normalization(f"output_norm_{i}")(x + narrow)
-    x = dense(config.embedding_dim, "gelu", name="head")(x)
+    x = dense(embedding_dim, "gelu", name="head")(x)
     x = normalization("head_norm")(x)
-    logits = dense(config.vocabulary_size, name="logits")(x)
+    logits = dense(vocabulary_size, name="logits")(x)
     return keras.Model(tokens, logits)
 
 

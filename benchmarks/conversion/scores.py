@@ -106,10 +106,6 @@ def losses(model, given):
     return np.log(np.exp(logits).sum(-1)) - of_targets
 
 
-def exact(source):
-    return source.model()
-
-
 def mean_of_values(source):
     """Returns the model with all attention logits 0: the average of all values."""
     model = source.model()
@@ -118,10 +114,6 @@ def mean_of_values(source):
             for weight in layer.query_dense.weights:
                 weight.assign(keras.ops.zeros_like(weight))
     return model
-
-
-def window_alone(source):
-    return source.model(functools.partial(LocalAttention, sliding_window=WINDOW))
 
 
 def converted(exact_window, source, feature_map="softmax"):
@@ -133,9 +125,11 @@ def converted(exact_window, source, feature_map="softmax"):
 # Functions of a `Pretrained` that return a Keras model.
 EXACT, CALIBRATED = "exact", "window + softmax, calibrated"
 ROWS = {
-    EXACT: exact,
+    EXACT: lambda source: source.model(),
     "mean of V": mean_of_values,
-    "window alone": window_alone,
+    "window alone": lambda source: source.model(
+        functools.partial(LocalAttention, sliding_window=WINDOW)
+    ),
     "softmax": functools.partial(converted, None),
     "window + softmax": functools.partial(converted, WINDOW),
     "window + taylor": functools.partial(converted, WINDOW, feature_map="taylor"),
@@ -194,12 +188,6 @@ def check_exact(source, nll):
             f"The exact model of {source.name} must score {expected:.3f} on its own "
             f"sequences: its weights or tokens were read wrongly. Received: {nll:.3f}"
         )
-
-
-def paired(losses, others, families):
-    """Returns the mean of `losses` minus `others`, and its standard error."""
-    differences = losses - others
-    return differences.mean(), standard_error(differences, families)
 
 
 def standard_error(values, clusters):

@@ -32,13 +32,13 @@ TRASTUZUMAB = (
 class Pretrained:
     """Weights, and tokens of sequences.
 
-    `tensors` and `names` are arguments of `bert.load`. The first and last token of a
-    sequence are never masked. `exact_nll` is the mean loss of the exact model on its
-    test examples, computed by a separate NumPy program.
+    `config` is an argument of `bert.make_model`, `tensors` and `names` of `bert.load`.
+    The first and last token of a sequence are never masked. `exact_nll` is the mean
+    loss of the exact model on its test examples, computed by a separate NumPy program.
     """
 
     name: str
-    config: bert.Config
+    config: dict
     tensors: dict
     names: dict
     sequences: list
@@ -68,7 +68,7 @@ def rxnmapper(folder, version="0.4.3"):
         "tests/test_mapper.py",
         f"rxnmapper-{version}.dist-info/METADATA",
     )
-    config = bert.config_of(json.loads(config))
+    config = json.loads(config)
     lines = vocabulary.decode().splitlines()
     tokens = {token: index for index, token in enumerate(lines)}
     # reads a constant of the module without running it
@@ -84,7 +84,7 @@ def rxnmapper(folder, version="0.4.3"):
         name=f"rxnmapper {version}",
         config=config,
         tensors=with_token_types(read_state_dict(weights), "albert.embeddings"),
-        names=names_of_albert(config.num_layers),
+        names=names_of_albert(config["num_hidden_layers"]),
         sequences=[tokens for tokens in found if len(tokens) >= FEWEST_TOKENS],
         mask_token=tokens["[MASK]"],
         exact_nll=0.247,
@@ -104,13 +104,13 @@ def antiberty(folder, version="0.1.3"):
         f"{inside}/vocab.txt",
         f"antiberty-{version}.dist-info/METADATA",
     )
-    config = bert.config_of(json.loads(config))
+    config = json.loads(config)
     tokens = {token: index for index, token in enumerate(vocabulary.decode().split())}
     return Pretrained(
         name=f"antiberty {version}",
         config=config,
         tensors=with_token_types(read_state_dict(weights), "bert.embeddings"),
-        names=names_of_bert(config.num_layers),
+        names=names_of_bert(config["num_hidden_layers"]),
         sequences=[tokenize(x, tokens) for x in antibodies(description.decode())],
         mask_token=tokens["[MASK]"],
         exact_nll=0.688,

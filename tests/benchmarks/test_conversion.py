@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.conversion import __main__ as command
-from benchmarks.conversion import bert, small
+from benchmarks.conversion import small
 from benchmarks.conversion.sources import Pretrained
 
 MASK = 4
@@ -36,7 +36,7 @@ def long_sequences():
 
 
 def made_up(sequences):
-    config = bert.Config(25, 70, 8, 8, 8, num_layers=1, num_heads=2)
+    config = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     return Pretrained("tiny 1.0", config, {}, {}, sequences, MASK)
 
 

@@ -101,32 +101,27 @@ def cases(rows=None):
 def measured(case):
     """Returns times and memory of a case, or its error."""
     keras.utils.clear_session()
-    x = input_of(case)
+    shape = case["batch"], case["length"], WIDTH
+    x = tf.random.stateless_normal(shape, (0, 1), dtype=tf.bfloat16)
     try:
         begin = time.perf_counter()
         step = step_of(layer_of(case), case["mode"] == "xla")
         step(x)
-        synchronize()
+        tf.test.experimental.sync_devices()
         first = time.perf_counter() - begin
         return {"first_call": round(first, 2), **times_and_memory(step, x)}
     except (tf.errors.OpError, ValueError) as error:
         return {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
 
 
-def input_of(case):
-    shape = case["batch"], case["length"], WIDTH
-    return tf.random.stateless_normal(shape, (0, 1), dtype=tf.bfloat16)
-
-
 def layer_of(case):
-    row, options = case["row"], {"causal": CAUSAL[case["form"]]}
+    row, causal = case["row"], CAUSAL[case["form"]]
     if row == EXACT:
-        return KerasAttention(CAUSAL[case["form"]])
+        return KerasAttention(causal)
+    options = dict(num_heads=NUM_HEADS, key_dim=KEY_DIM, causal=causal)
     if row in LOCAL:
-        options |= {"sliding_window": WINDOW, **LOCAL[row]}
-        return LocalAttention(NUM_HEADS, KEY_DIM, **options)
-    options |= FEATURES[row]
-    return keras_performer.PerformerAttention(NUM_HEADS, KEY_DIM, **options)
+        return LocalAttention(**options, sliding_window=WINDOW, **LOCAL[row])
+    return keras_performer.PerformerAttention(**options, **FEATURES[row])
 
 
 class KerasAttention(keras.layers.Layer):
@@ -164,7 +159,7 @@ def times_and_memory(step, *arguments):
         begin = time.perf_counter()
         for _ in range(calls):
             step(*arguments)
-        synchronize()
+        tf.test.experimental.sync_devices()
         return (time.perf_counter() - begin) / calls
 
     peak_bytes()
@@ -182,10 +177,6 @@ def peak_bytes():
     peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
     tf.config.experimental.reset_memory_stats("GPU:0")
     return peak
-
-
-def synchronize():
-    tf.test.experimental.sync_devices()
 
 
 if __name__ == "__main__":

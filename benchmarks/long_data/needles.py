@@ -9,35 +9,26 @@ import functools
 from benchmarks.learning import tasks
 from benchmarks.long_data import study
 
-LENGTHS, FULL_LENGTHS = (1024,), (1024, 4096, 16384)
+FULL_LENGTHS = 1024, 4096, 16384
 NUM_KEYS = 1, 8
 
 
 def main(argv=None):
-    study.main(__doc__, "needles", make_tasks, LENGTHS, FULL_LENGTHS, argv)
+    study.main(__doc__, "needles", make_tasks, FULL_LENGTHS, argv)
 
 
 def make_tasks(length):
-    return [task_of(length, num_pairs) for num_pairs in NUM_KEYS]
-
-
-def task_of(length, num_pairs):
-    training, held_out = (
-        functools.partial(tasks.draw_needle, num_pairs, part)
-        for part in ("training", "held out")
-    )
-    return study.task(
-        f"needle {length:,} in text, {num_pairs} key{'s' * (num_pairs > 1)}",
-        length,
-        training,
-        tasks.held_out(held_out, length),
-        shortest=256,
-        vocabulary_size=tasks.BYTES + 2 * tasks.NEEDLES,
-        measure="accuracy",
-        enough=tasks.ENOUGH,
-        steps=800,
-        learning_rate=2e-3,
-    )
+    return [
+        study.task(
+            f"needle {length:,} in text, {num_pairs} key{'s' * (num_pairs > 1)}",
+            length,
+            functools.partial(tasks.draw_needle, num_pairs),
+            vocabulary_size=tasks.BYTES + 2 * tasks.NEEDLES,
+            steps=800,
+            learning_rate=2e-3,
+        )
+        for num_pairs in NUM_KEYS
+    ]
 
 
 if __name__ == "__main__":

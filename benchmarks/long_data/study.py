@@ -4,7 +4,7 @@ import functools
 import statistics
 
 from benchmarks import runner
-from benchmarks.learning import models, study
+from benchmarks.learning import models, study, tasks
 from benchmarks.learning.report import at_equal_time, minus, of_row, origin
 from benchmarks.learning.study import SEEDS
 from benchmarks.learning.tasks import Task
@@ -30,60 +30,72 @@ ROWS = (
 EVALUATIONS = 12
 # Two cores have no time for exact attention to more tokens.
 EXACT_UP_TO = 4096
-# Training begins with short sequences: so much of the steps.
-SHORTEST = 3 / 5
+# Training begins with sequences of this length, for this share of the steps.
+SHORTEST, SHORTEST_SHARE = 256, 3 / 5
 # Tokens of a batch, and of local attention in most tasks.
 TOKENS, WINDOW = 4096, 64
 
 
-def main(about, name, make_tasks, lengths, full_lengths, argv=None):
+def main(about, name, make_tasks, full_lengths, argv=None):
     """Reads the command line, trains what is missing and writes the report.
 
     Args:
         about, name: strs, the documentation of the script and its name.
         make_tasks: function from a length to a list of tasks.
-        lengths, full_lengths: ints, tokens of a sequence, by default and with `--full`.
+        full_lengths: ints, tokens of a sequence with `--full`; by default the first.
         argv: list of strings, or `None` for those of the process.
     """
     more = dict(lengths=[int], output=runner.RUNS / "long_data" / name)
     options = runner.options(about, argv, {"rows": ROWS}, **study.OPTIONS, **more)
-    lengths = options.lengths or (full_lengths if options.full else lengths)
-    tasks = [task for length in lengths for task in make_tasks(length)]
-    study.run(options, plan(tasks, options), write)
+    lengths = options.lengths or (full_lengths if options.full else full_lengths[:1])
+    planned = plan([task for length in lengths for task in make_tasks(length)], options)
+    study.run(options, planned, write)
 
 
-def task(name, length, draw, held_out, shortest, **options):
+def task(name, length, draw, window=WINDOW, **options):
     """Makes a `Task` whose training begins with short sequences, then four times each.
 
     Args:
-        name, length, held_out, **options: arguments of `Task`.
-        draw: function of a length, a random generator and a batch size.
-        shortest: int, tokens of the first sequences.
+        name, length, **options: arguments of `Task`.
+        draw: function of "training" or "held out", a length, a random generator and a
+            batch size.
+        window: int; windows of short tasks are smaller.
     """
-    lengths = []
-    while shortest < length:
-        lengths.append(shortest)
-        shortest *= 4
-    rest = (1 - SHORTEST) / max(len(lengths), 1)
+    training, held_out = (functools.partial(draw, x) for x in ("training", "held out"))
+    lengths, short = [], SHORTEST
+    while short < length:
+        lengths.append(short)
+        short *= 4
+    rest = (1 - SHORTEST_SHARE) / max(len(lengths), 1)
     shorter = tuple(
-        (functools.partial(draw, short), batch_size(short), SHORTEST + rest * index)
-        for index, short in enumerate(lengths)
+        (functools.partial(training, x), batch_size(x), SHORTEST_SHARE + rest * index)
+        for index, x in enumerate(lengths)
     )
-    usual = dict(hidden_dim=64, position_embedding="rotary")
-    usual |= dict(window=min(WINDOW, length // 8), batch_size=batch_size(length))
-    draws = dict(draw=functools.partial(draw, length), held_out=held_out)
-    return Task(name, length, **draws, shorter=shorter, **{**usual, **options})
+    return Task(
+        name,
+        length,
+        min(window, length // 8),
+        draw=functools.partial(training, length),
+        held_out=tasks.held_out(held_out, length),
+        measure="accuracy",
+        batch_size=batch_size(length),
+        hidden_dim=64,
+        position_embedding="rotary",
+        enough=tasks.ENOUGH,
+        shorter=shorter,
+        **options,
+    )
 
 
 def batch_size(length):
     return max(1, TOKENS // length)
 
 
-def plan(tasks, options):
+def plan(of_lengths, options):
     """Arguments of `training.train`, the first seeds of all tasks first."""
     seeds = options.seeds or (SEEDS if options.full else SEEDS[:1])
     parts = []
-    for task in tasks:
+    for task in of_lengths:
         has_exact = task.length <= EXACT_UP_TO
         rows = [row for row in ROWS if has_exact or models.EXACT not in row]
         parts.append((task, seeds, rows, (1,)))

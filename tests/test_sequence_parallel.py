@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import stablehlo
 from benchmarks.tpu import steps
 from benchmarks.tpu.replicas import Replicas
 from keras_performer import (
@@ -213,7 +212,7 @@ def test_a_lowered_step_exchanges_as_much_for_any_length(options, monkeypatch):
         exchanged = [math.prod(map(int, re.findall(r"\d+", x))) for x in shapes]
         return len(exchanged), sum(exchanged), model.count_params()
 
-    monkeypatch.setattr(stablehlo, "lower", text)
+    monkeypatch.setattr(steps, "lower", text)
     count, exchanged, weights = numbers(64)
     assert numbers(256) == (count, exchanged, weights)
     # gradients of all weights, and beside them the states of both layers

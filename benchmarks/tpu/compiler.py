@@ -1,6 +1,6 @@
 """Compiles StableHLO for a TPU that is described but not there.
 
-TensorFlow lowers a function to StableHLO (`benchmarks/stablehlo.py`), and libtpu
+TensorFlow lowers a function to StableHLO (`benchmarks/tpu/steps.py`), and libtpu
 compiles it. The modules are passed by a private interface of JAX, so `setup.cfg` pins
 the versions.
 """
@@ -62,13 +62,13 @@ class Compiled(typing.NamedTuple):
 
 
 def text_of(stablehlo):
-    """Returns readable text for the result of `stablehlo.lower`."""
+    """Returns readable text for the result of `steps.lower`."""
     with mlir.make_ir_context():
         return str(ir.Module.parse(stablehlo))
 
 
 def compile_for(stablehlo, slice_):
-    """Compiles the result of `stablehlo.lower` for all replicas of a `Slice`.
+    """Compiles the result of `steps.lower` for all replicas of a `Slice`.
 
     Raises `jax.errors.JaxRuntimeError` if the compiler fails, for memory or otherwise.
     """

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 import keras_performer
-from benchmarks.stablehlo import lower
 from benchmarks.tpu import compiler, rows
 from benchmarks.tpu.slices import SLICES, Slice
+from benchmarks.tpu.steps import lower
 from tests.tpu import checks
 
 

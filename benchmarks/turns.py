@@ -237,14 +237,9 @@ def takes_part(row, turn, rounds):
     return turn in spread
 
 
-def case_of(row):
-    """Returns the case of a row, without measurements."""
-    return {key: value for key, value in row.items() if key not in MEASURED}
-
-
 def ask(row, rows, pool, do):
     """Asks a row's program; on failure returns `None` and sets the row's reason."""
-    case = case_of(row)
+    case = {key: value for key, value in row.items() if key not in MEASURED}
     name = json.dumps(case)
     try:
         return pool.ask(row["environment"], do=do, name=name, case=case)

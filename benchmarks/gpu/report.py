@@ -44,32 +44,25 @@ def of_layer(row):
         "form": row["form"],
         "sequences x tokens": size_of(row),
         "mode": row["mode"],
-        "ms": milliseconds(row),
-        "MiB": mebibytes(row),
+        **costs(row),
         "first call, s": row.get("first_call", NOTHING),
     }
 
 
 def of_other(row):
-    return {
-        "attention": row["row"],
-        "sequences x tokens": size_of(row),
-        "ms": milliseconds(row),
-        "MiB": mebibytes(row),
-    }
+    return {"attention": row["row"], "sequences x tokens": size_of(row), **costs(row)}
 
 
 def size_of(row):
     return f"{row['batch']} x {row['length']:,}"
 
 
-def milliseconds(row):
-    return row.get("error") or f"{row['ms']:.3g}"
-
-
-def mebibytes(row):
+def costs(row):
     peak = row.get("peak_bytes")
-    return NOTHING if peak is None else f"{peak / 2**20:,.0f}"
+    return {
+        "ms": row.get("error") or f"{row['ms']:.3g}",
+        "MiB": NOTHING if peak is None else f"{peak / 2**20:,.0f}",
+    }
 
 
 if __name__ == "__main__":

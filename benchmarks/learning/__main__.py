@@ -13,11 +13,9 @@ Then writes `tables.md` of these runs, or with `--full` of all runs in the file.
 
 from benchmarks import runner
 from benchmarks.learning import models, report, study, tasks
-from benchmarks.learning.study import SEEDS
+from benchmarks.learning.study import OTHER_RATES, SEEDS
 
 EVALUATIONS = 12
-# Factors of a task's learning rate that `--full` also tries with the first seed.
-OTHER_RATES = 1 / 3, 3
 # With rotary positions models need fewer steps.
 ROTARY_STEPS = 600
 ALL_ROWS = models.ROWS + models.FURTHER

@@ -7,6 +7,8 @@ from benchmarks import runner
 from benchmarks.learning import times, training
 
 SEEDS, KEY_DIM = (0, 1, 2), 16
+# Factors of a task's learning rate that `--full` also tries with the first seed.
+OTHER_RATES = 1 / 3, 3
 OPTIONS = dict(full=False, workers=2, report_only=False)
 OPTIONS |= dict(tasks=[str], rows=[str], seeds=[int], steps=int)
 # Options that select runs, and the entry of a run that each compares.

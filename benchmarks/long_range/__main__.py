@@ -16,7 +16,7 @@ import dataclasses
 
 from benchmarks import runner
 from benchmarks.learning import models, published, report, study, tasks
-from benchmarks.learning.study import SEEDS
+from benchmarks.learning.study import OTHER_RATES, SEEDS
 from benchmarks.long_range import costs
 
 EVALUATIONS = 6
@@ -35,8 +35,6 @@ ROWS = (
     *(f"softmax, {FEATURES}", f"relu, {FEATURES}"),
     *(row for row in published.ROWS if row not in CORE),
 )
-# Factors of a task's learning rate that `--full` also tries with the first seed.
-OTHER_RATES = 1 / 3, 3
 # Factors that were best for some rows with the first seed; all seeds also have them.
 SLOWER = models.WINDOW, GAINS, "Big Bird", "Linformer", "Sinkhorn"
 FASTER = PERFORMER, GAINS, TAYLOR, "Synthesizer"

@@ -194,7 +194,7 @@ def choose(exact, as_it_was, fitted, layers, batches):
                 found = _outputs(fitted if is_fitted else as_it_was, some)
                 differences = (x - y for x, y in zip(found, wanted, strict=True))
                 squares[name] += _sum_of_squares(differences)
-        return {name: relative_error(x, of_exact) for name, x in squares.items()}
+        return {x: float(relative_error(squares[x], of_exact)) for x in names}
 
     not_fitted = False, 0.0
     changes = CHANGES if layers else (0.0,)

@@ -1,6 +1,5 @@
 """Computes errors of estimated attention, compared with exact attention."""
 
-import math
 import typing
 
 import numpy as np
@@ -21,10 +20,9 @@ def relative_error(squares, of_exact):
 
     It is nan if exact outputs are 0, and inf if the estimate overflows.
     """
-    if not of_exact:
-        return math.nan
-    share = float(squares) / float(of_exact)
-    return math.inf if math.isnan(share) else math.sqrt(share)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = np.sqrt(np.divide(squares, of_exact))
+    return np.where(of_exact == 0, np.nan, np.where(np.isnan(errors), np.inf, errors))
 
 
 class HeadSums:
@@ -70,9 +68,10 @@ class HeadSums:
         return 1 + np.argmax(within >= share * within[:, -1:], 1)
 
     def error(self, name):
-        """Returns relative errors; nan if nothing was added or exact outputs are 0."""
-        differences = self._sums.get(name, np.full_like(self.squares, np.nan))
-        return np.sqrt(differences / np.where(self.squares, self.squares, np.nan))
+        """Returns the `relative_error` of each head; nan if nothing was added."""
+        if name not in self._sums:
+            return np.full_like(self.squares, np.nan)
+        return relative_error(self._sums[name], self.squares)
 
     def mean(self, name):
         return self._sums[name] / (self._num_rows or np.nan)

@@ -104,9 +104,8 @@ class Fit:
 
     def _errors(self, index, change=0.0):
         """Returns relative errors of heads with a choice and a change of gains."""
-        # a head without output has no error; an overflow counts as infinite
-        found = np.nan_to_num(self.sums.error((index, change)), nan=np.inf)
-        return np.where(self.sums.squares == 0, 0, found)
+        errors = self.sums.error((index, change))
+        return np.where(np.isnan(errors), 0, errors)  # nan for heads without output
 
 
 def _size(errors):

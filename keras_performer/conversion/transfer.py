@@ -142,7 +142,7 @@ def transfer_attention(
             match.sums = np.zeros(3)
         for batch in held_out:
             attend(batch, LayerMatch.measure)
-        return {x: relative_error(*match.sums[:2]) for x, match in matches.items()}
+        return {x: float(relative_error(*m.sums[:2])) for x, m in matches.items()}
 
     before = errors()
     num_tokens = {x: (m.layer.key_dim, int(m.sums[2])) for x, m in matches.items()}

@@ -247,6 +247,12 @@ def test_what_cannot_be_looked_at_is_said():
     assert "near: not measured" in str(report) and " - " in str(report)
 
 
+def test_estimates_that_overflow_are_infinitely_wrong():
+    model = keras.Sequential([ExactAttention(1, KEY_DIM)])
+    (head,) = approximation_report(model, 1e12 * X, feature_map="taylor").heads
+    assert head.features == np.inf and head.advice == "keep it exact"
+
+
 class Steps(keras.Model):
     def __init__(self):
         super().__init__()

@@ -164,7 +164,7 @@ def read_mask(mask, start=0):
     causal = ops.Visibility(keys, causal=True)
     queries = start + tf.range(size(mask, 1))
     as_read = tf.reduce_all(mask == causal.rows(queries, size(mask, 2)))
-    known = tf.debugging.Assert(
+    checked = tf.debugging.Assert(
         as_read,
         [
             "attention_mask must be a mask of keys (B, 1, S), or a mask of keys "
@@ -172,7 +172,7 @@ def read_mask(mask, start=0):
             "keys from a query."
         ],
     )
-    with tf.control_dependencies([known] if known is not None else []):
+    with tf.control_dependencies([checked]):
         return causal, tf.where(as_read, 0.0, float("nan"))
 
 

@@ -403,9 +403,7 @@ class PerformerLM(
             )
         if self.recompute is not None:
             passes.check_slices(self)
-        if isinstance(self.embedding, EmbeddingLayer) and tf.nest.flatten(
-            self.embedding.empty_state(1)
-        ):
+        if tf.nest.flatten(self.embedding_state(1)["embedding"]):
             raise ValueError(
                 "With sequence_parallel an embedding cannot see earlier tokens: use "
                 "one without a state. Received: an embedding of type "

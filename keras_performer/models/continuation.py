@@ -16,7 +16,7 @@ from keras_performer.models.performer_lm import PerformerLM
 class Continuation:
     """Checked arguments of `generate`, and the tokens that it makes from them.
 
-    `prompts` is a list of int32 arrays `(P,)`, with at least one token each.
+    `prompts` is a list of int32 arrays `(P,)`, the prompt of each continuation.
     """
 
     def __init__(self, model, prompt, max_length, num_samples, stop_tokens, options):
@@ -42,8 +42,9 @@ class Continuation:
             rows = [np.frombuffer(text, np.uint8) for text in texts]
         else:
             rows = _rows(prompt)
-        self.prompts = [_checked(model, index, row) for index, row in enumerate(rows)]
-        self._max_length = _checked_length(model, self.prompts, max_length)
+        prompts = [_checked(model, index, row) for index, row in enumerate(rows)]
+        self.prompts = [ids for ids in prompts for _ in range(self._repeats)]
+        self._max_length = _checked_length(model, prompts, max_length)
         self._stops = _checked_stops(model, stop_tokens)
 
     def answer(self, rows):
@@ -63,15 +64,13 @@ class Continuation:
         stops = None if self._stops is None else tf.constant(self._stops, tf.int32)
         read, extend = token_loop.compiled(self.model, self.options, stops is not None)
         # shortest first, so that the last rows are complete first
-        order = np.argsort([len(ids) for ids in self.prompts], kind="stable")
-        repeats = self._repeats
-        rows = (order[:, np.newaxis] * repeats + np.arange(repeats)).ravel()
-        ids = [self.prompts[row // repeats] for row in rows]
-        lengths = np.array([len(row) for row in ids])
-        logits, state = self._read(read, [self.prompts[index] for index in order])
+        rows = np.argsort([len(ids) for ids in self.prompts], kind="stable")
+        prompts = [self.prompts[row] for row in rows]
+        lengths = np.array([len(ids) for ids in prompts])
+        logits, state = self._read(read, prompts[:: self._repeats])
         seen = ended = ()
         if self.options.repetition_penalty is not None:
-            seen = tf.constant(_seen(ids, logits.shape[-1]))
+            seen = tf.constant(_seen(prompts, logits.shape[-1]))
         if stops is not None:
             ended = tf.zeros(len(rows), tf.bool)
         carry = token_loop.Carry((), state, seen, ended)

@@ -94,7 +94,7 @@ def generate(
     """
     options = check_options(seed, temperature, top_k, top_p, min_p, repetition_penalty)
     work = Continuation(model, prompt, max_length, num_samples, stop_tokens, options)
-    sequences = [[ids] for ids in work.prompts for _ in range(work.num_samples or 1)]
+    sequences = [[ids] for ids in work.prompts]
     bar, made = _progress_bar(max_length - min(map(len, work.prompts)), verbose), 0
     for pieces in work.pieces(_TOKENS_PER_CALL):
         for sequence, piece in zip(sequences, pieces):

@@ -137,10 +137,6 @@ def _after(earlier, x):
     return x
 
 
-# Names in the error about side effects, which recomputing would repeat.
-_ADVICE = "In a ReversibleBlock", "PerformerBlock"
-
-
 @keras.saving.register_keras_serializable(package="keras_performer")
 class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
     """Reversible Transformer blocks on two streams, to save memory in training.
@@ -290,9 +286,8 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
         def function(x, params, state):
             values = [*zip(trained, params), *constants, *zip(seeds, state)]
             given = tf.cast(x, self.compute_dtype)
-            result, moved = call_with_values(
-                lambda: call(given), values, seeds, _ADVICE
-            )
+            advice = "In a ReversibleBlock", "PerformerBlock"
+            result, moved = call_with_values(lambda: call(given), values, seeds, advice)
             return tf.cast(result, x.dtype), moved
 
         return owned_by(self, function), trained

@@ -21,7 +21,7 @@ class Continuation:
 
     def __init__(self, model, prompt, max_length, num_samples, stop_tokens, options):
         _check_model(model)
-        self.model, self.options = model, options
+        self.model = model
         count = arguments.positive_int("num_samples", num_samples, default=None)
         self.num_samples, self._repeats = count, count or 1
         if isinstance(prompt, str) or _all(str, prompt):
@@ -45,7 +45,7 @@ class Continuation:
         prompts = [_checked(model, index, row) for index, row in enumerate(rows)]
         self.prompts = [ids for ids in prompts for _ in range(self._repeats)]
         self._max_length = _checked_length(model, prompts, max_length)
-        self._stops = _checked_stops(model, stop_tokens)
+        self.options = options._replace(stop_tokens=_checked_stops(model, stop_tokens))
 
     def answer(self, rows):
         """Returns rows of tokens, grouped by prompt, in the form of the prompts."""
@@ -61,8 +61,7 @@ class Continuation:
 
         The first token comes alone, then at most `size` tokens at a time.
         """
-        stops = None if self._stops is None else tf.constant(self._stops, tf.int32)
-        read, extend = token_loop.compiled(self.model, self.options, stops is not None)
+        read, extend = token_loop.compiled(self.model, self.options)
         # shortest first, so that the last rows are complete first
         rows = np.argsort([len(ids) for ids in self.prompts], kind="stable")
         prompts = [self.prompts[row] for row in rows]
@@ -71,13 +70,13 @@ class Continuation:
         seen = ended = ()
         if self.options.repetition_penalty is not None:
             seen = tf.constant(_seen(prompts, logits.shape[-1]))
-        if stops is not None:
+        if self.options.stop_tokens is not None:
             ended = tf.zeros(len(rows), tf.bool)
         carry = token_loop.Carry((), state, seen, ended)
         # samples of a row do not depend on longer rows, only on the index of the row
         # and the length of the shortest sequence
         position = tf.constant(lengths[0], tf.int32)
-        carry, finite = token_loop.draw(self.options, stops, logits, carry, position)
+        carry, finite = token_loop.draw(self.options, logits, carry, position)
         self._check_finite(finite)
         tokens, length = carry.token.numpy(), lengths + 1
         has_ended = np.zeros(len(rows), bool)
@@ -96,7 +95,7 @@ class Continuation:
                 )
             count = min(size, self._max_length - length[going_on - 1])
             span = tf.constant(length[0], tf.int32), tf.constant(count, tf.int32)
-            tokens, carry, finite = extend(self.options, stops, carry, *span)
+            tokens, carry, finite = extend(self.options, carry, *span)
             self._check_finite(finite)
             tokens = tokens.numpy().T.copy()
             length = length[:going_on] + tokens.shape[1]
@@ -118,9 +117,9 @@ class Continuation:
 
     def _kept(self, tokens, has_ended):
         """Returns the tokens of each row up to its end; marks it in `has_ended`."""
-        if self._stops is None:
+        if self.options.stop_tokens is None:
             return list(tokens)
-        is_stop = np.isin(tokens, self._stops)
+        is_stop = np.isin(tokens, self.options.stop_tokens)
         stopped = is_stop.any(1)
         counts = np.where(stopped, is_stop.argmax(1) + 1, tokens.shape[1])
         counts[has_ended] = 0
@@ -227,7 +226,7 @@ def _checked_stops(model, stop_tokens):
             "stop_tokens must be None, an id or a list of ids, ints from 0 to "
             f"{last}. Received: stop_tokens={stop_tokens!r}"
         )
-    return stops.astype("int32")
+    return tf.constant(stops, tf.int32)
 
 
 def _seen(ids, size):

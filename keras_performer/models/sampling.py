@@ -14,7 +14,7 @@ _LARGEST = float(np.finfo("float32").max)
 
 
 class Sampling(typing.NamedTuple):
-    """Options of `draw`: scalar tensors, `None` for options without effect.
+    """Options of `generate`: scalar tensors, `None` for options without effect.
 
     Without a temperature, `draw` takes the likeliest token. `top_k` is an int.
     """
@@ -25,10 +25,11 @@ class Sampling(typing.NamedTuple):
     top_p: tf.Tensor | None
     min_p: tf.Tensor | None
     repetition_penalty: tf.Tensor | None
+    stop_tokens: tf.Tensor | None = None  # int32, a vector
 
     @property
     def kind(self):
-        """Key of a compiled `draw`; equal graphs have equal keys."""
+        """Key of a compiled loop; equal graphs have equal keys."""
         return self.top_k, *(option is None for option in self)
 
 

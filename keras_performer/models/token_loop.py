@@ -27,7 +27,7 @@ class Carry(typing.NamedTuple):
     ended: typing.Any
 
 
-def compiled(model, options, has_stops):
+def compiled(model, options):
     """Returns compiled `read` and `extend` for this model and kind of `Sampling`."""
     # LoRA and quantization change weights or dtypes of a model
     made_from = (
@@ -49,7 +49,7 @@ def compiled(model, options, has_stops):
             )
         return functions[body, kind]
 
-    return function(read, None), function(extend, (options.kind, has_stops))
+    return function(read, None), function(extend, options.kind)
 
 
 def read(model, tokens, state):
@@ -58,7 +58,7 @@ def read(model, tokens, state):
     return model.next_token_logits(outputs[:, -1]), state
 
 
-def draw(options, stops, logits, carry, step):
+def draw(options, logits, carry, step):
     """Samples the next token of each row, from what `read` returned.
 
     `carry` already has the state after the last token; `step` is the length of the
@@ -69,27 +69,28 @@ def draw(options, stops, logits, carry, step):
     seen, ended = carry.seen, carry.ended
     if options.repetition_penalty is not None:
         seen |= tf.one_hot(token, seen.shape[-1], True, False, dtype=tf.bool)
-    if stops is not None:
+    if options.stop_tokens is not None:
         finite |= ended  # tokens after the end are not part of the sequence
-        ended |= tf.reduce_any(token[:, tf.newaxis] == stops, -1)
+        ended |= tf.reduce_any(token[:, tf.newaxis] == options.stop_tokens, -1)
     carry = Carry(token[:, tf.newaxis], carry.state, seen, ended)
     return carry, tf.reduce_all(finite)
 
 
-def extend(model, options, stops, carry, start, count):
+def extend(model, options, carry, start, count):
     """Samples `count` tokens, each after reading the last; fewer if all rows end.
 
     Returns tokens `(tokens, B)`, the `Carry`, and true if all could be sampled.
     """
 
     def unfinished(i, carry, *_):
-        going_on = i < count
-        return going_on if stops is None else going_on & ~tf.reduce_all(carry.ended)
+        if options.stop_tokens is None:
+            return i < count
+        return (i < count) & ~tf.reduce_all(carry.ended)
 
     def step(i, carry, all_finite, tokens):
         logits, state = read(model, carry.token, carry.state)
         carry = carry._replace(state=state)
-        carry, finite = draw(options, stops, logits, carry, start + i)
+        carry, finite = draw(options, logits, carry, start + i)
         tokens = tokens.write(i, carry.token[:, 0])
         return i + 1, carry, all_finite & finite, tokens
 

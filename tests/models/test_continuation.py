@@ -107,15 +107,16 @@ def test_a_sequence_ends_with_its_first_stop_token():
 
 def test_the_loop_ends_when_all_sequences_have():
     model = model_of()
-    options = sampling.check_options(0, 0, None, None, None, 1)
-    read, extend = token_loop.compiled(model, options, True)
     prompts = np.array([[3, 1], [2, 6]], "int32")
     expected = generate(model, prompts, LENGTH, temperature=0)
     stops = expected[:, 4]  # sampled third, or earlier
+    options = sampling.check_options(0, 0, None, None, None, 1)
+    options = options._replace(stop_tokens=tf.constant(stops))
+    read, extend = token_loop.compiled(model, options)
     logits, state = read(tf.constant(prompts), model.get_initial_state(2))
     carry = token_loop.Carry((), state, (), tf.zeros(2, tf.bool))
-    carry, _ = token_loop.draw(options, stops, logits, carry, 2)
-    drawn, *_ = extend(options, tf.constant(stops), carry, tf.constant(3), 12)
+    carry, _ = token_loop.draw(options, logits, carry, 2)
+    drawn, *_ = extend(options, carry, tf.constant(3), 12)
     lengths = [len(cut(row, 2, stops)) - 2 for row in expected]
     assert drawn.shape[0] == max(lengths) - 1 < 12
 

@@ -95,13 +95,11 @@ def generate(
     options = check_options(seed, temperature, top_k, top_p, min_p, repetition_penalty)
     work = Continuation(model, prompt, max_length, num_samples, stop_tokens, options)
     sequences = [[ids] for ids in work.prompts]
-    bar, made = _progress_bar(max_length - min(map(len, work.prompts)), verbose), 0
+    bar = _progress_bar(max_length - min(map(len, work.prompts)), verbose)
     for pieces in work.pieces(_TOKENS_PER_CALL):
         for sequence, piece in zip(sequences, pieces):
             sequence.append(piece)
-        made += max(map(len, pieces))
-        if bar is not None:
-            bar.update(made)
+        bar.add(max(map(len, pieces)))
     answer = work.answer([np.concatenate(pieces) for pieces in sequences])
     is_array = stop_tokens is None and not work.are_bytes
     return np.array(answer) if is_array else answer
@@ -157,4 +155,4 @@ def generate_stream(
 def _progress_bar(new_tokens, verbose):
     arguments.one_of("verbose", verbose, ("auto", 0, 1))
     show = new_tokens >= 1000 if verbose == "auto" else verbose
-    return keras.utils.Progbar(new_tokens, unit_name="token") if show else None
+    return keras.utils.Progbar(new_tokens, verbose=int(show), unit_name="token")

@@ -20,7 +20,7 @@ from keras_performer.conversion.calls import (
 from keras_performer.conversion.convert import attention_layers, convert_to_softmax
 from keras_performer.conversion.converted import with_layers
 from keras_performer.conversion.errors import relative_error
-from keras_performer.conversion.fitting import Fit, Moments
+from keras_performer.conversion.fitting import Fit
 from keras_performer.conversion.report import CalibrationReport
 from keras_performer.layers import PerformerAttention, arguments, call_inputs, config
 from keras_performer.ops.shapes import ceil_div
@@ -107,15 +107,11 @@ def calibrate(
         raise nothing_found(model, WANTED, (attention[x] for x in linear))
     exact, _ = convert_to_softmax(model)
     pairs = config.pairs(model, exact, leaves=attention)
-    of_exact = {copy: layer for layer, copy in pairs if layer in fitted}
-    moments = {
-        layer: Moments(own.num_key_value_heads, own.key_dim)
-        for layer, own in of_exact.items()
-    }
+    fits = {copy: Fit(layer, num_rows) for layer, copy in pairs if layer in fitted}
 
     def count(layer, twin, query, key, value, inputs):
-        if layer in moments:
-            moments[layer].add(query, key, inputs)
+        if layer in fits:
+            fits[layer].moments.add(query, key, inputs)
 
     half = len(batches) // 2
     first, others = batches[:half] or batches, batches[half:]
@@ -129,14 +125,10 @@ def calibrate(
             progress.add(1)
 
     left_out = attention_calls(exact, advancing(first), None, count)
-    num_tokens = {x: (x.key_dim, moments[x].num_tokens) for x in moments}
+    num_tokens = {x: (x.key_dim, fit.moments.num_tokens) for x, fit in fits.items()}
     where = "the first half of its batches"
     require_tokens(num_tokens, left_out, where, model, WANTED)
-    fits = {
-        layer: Fit(of_exact[layer], moments[layer], num_rows)
-        for layer in moments
-        if layer not in left_out
-    }
+    fits = {layer: fit for layer, fit in fits.items() if layer not in left_out}
 
     def measure(layer, twin, *call):
         if layer in fits:
@@ -146,7 +138,7 @@ def calibrate(
     replacements, rows = {}, []
     for layer, fit in fits.items():
         if layer not in left_out:
-            replacements[of_exact[layer]], row = fit.result()
+            replacements[fit.layer], row = fit.result()
             rows.append(row)
     left_out |= {x: attention[x] for x in linear if attention[x]}
     fitted_model = with_layers(model, replacements)

@@ -1,5 +1,6 @@
 """Fits one layer of linear attention to exact attention."""
 
+import functools
 import typing
 
 import numpy as np
@@ -34,19 +35,23 @@ CONSTANT = 1e-6
 class Fit:
     """Choices for the weights and features of a `PerformerAttention`, and their errors.
 
-    Its `Moments` give the bases of queries and keys to choose from.
+    Add to its `moments` first: they give the bases of queries and keys to choose from.
     """
 
-    def __init__(self, layer, moments, num_rows):
+    def __init__(self, layer, num_rows):
         self.layer = layer
         self.num_rows = num_rows
-        self.choices = list(_choices(layer, moments))
+        self.moments = Moments(layer.num_key_value_heads, layer.key_dim)
         self.gains = np.zeros(layer.num_heads, np.float32)
         self.changes = [0.0]  # of log-gains, which need a window
         if layer.exact_window is not None:
             self.gains = layer.log_gain.numpy()
             self.changes += LOG_GAINS
         self.sums = HeadSums(layer.num_heads)
+
+    @functools.cached_property
+    def choices(self):
+        return list(_choices(self.layer, self.moments))
 
     def measure(self, query, key, value, inputs):
         """Adds the errors of all choices in one call; arguments as in `exact_rows`."""

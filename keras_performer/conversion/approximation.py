@@ -1,5 +1,6 @@
 """Measures how well linear attention estimates the attention of a trained model."""
 
+import functools
 import math
 import typing
 from collections.abc import Sequence
@@ -164,13 +165,11 @@ def approximation_report(
     call_inputs.check_model("model", model)
     options = _checked(approximation_report, options, seed)
     sums: dict = {}
-    doubled: dict = {}
+    doubled = functools.cache(_with_twice_the_features)
 
     def measure(layer, twin, *inputs):
-        if layer not in sums:
-            sums[layer] = HeadSums(twin.num_heads)
-            doubled[layer] = _with_twice_the_features(twin)
-        add_errors(sums[layer], twin, doubled[layer], *inputs, num_rows)
+        of_layer = sums.setdefault(layer, HeadSums(twin.num_heads))
+        add_errors(of_layer, twin, doubled(twin), *inputs, num_rows)
 
     batches = batches_of(data, max_batches)
     left_out = attention_calls(model, batches, options, measure)

@@ -19,8 +19,9 @@ def attention_calls(model, batches, options, measure):
     `Inputs`. The twin makes the heads. It is a `PerformerAttention` with the options
     and the layer's weights; if options are `None`, an `AttentionLayer` is its own twin.
     """
-    twins, left_out = {}, {}
+    left_out: dict = {}
 
+    @functools.cache
     def twin_of(layer):
         if options is None and isinstance(layer, AttentionLayer):
             return layer
@@ -34,9 +35,7 @@ def attention_calls(model, batches, options, measure):
                 raise ValueError("It is called with a state: give it whole sequences.")
             if getattr(layer, "forget_gate", False):
                 raise ValueError("It has a forget gate, whose decays are not measured.")
-            if layer not in twins:
-                twins[layer] = twin_of(layer)
-            twin = twins[layer]
+            twin = twin_of(layer)
             inputs, positions = what_is_read(twin, arguments)
             names = "query", "key", "value"
             heads = [twin.project(x, getattr(inputs, x), positions) for x in names]

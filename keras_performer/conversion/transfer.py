@@ -287,12 +287,10 @@ class SharedCopy:
     def _sums(self, inputs, positions, wanted):
         """Returns sums over tokens of squared differences, squared targets, and 1."""
         layer = self._layer
-        query, key = (
-            layer.project(x, getattr(inputs, x), positions) for x in ("query", "key")
-        )
-        value = layer.project("value", inputs.value)
+        names = "query", "key", "value"
+        heads = [layer.project(x, getattr(inputs, x), positions) for x in names]
         # without dropout, compiled as in training
-        attended, _ = layer.attend(query, key, value, inputs.visible, training=True)
+        attended, _ = layer.attend(*heads, inputs.visible, training=True)
         output = tf.cast(layer.write(attended, inputs.query_mask), tf.float32)
         wanted = tf.ensure_shape(tf.cast(wanted, tf.float32), output.shape)
         axis = range(len(inputs.query.shape) - 1, len(output.shape))

@@ -162,8 +162,7 @@ def approximation_report(
     """
     arguments.positive_int("num_rows", num_rows)
     arguments.positive_int("max_batches", max_batches)
-    call_inputs.check_model("model", model)
-    options = _checked(approximation_report, options, seed)
+    options = _checked(approximation_report, model, options, seed)
     sums: dict = {}
     doubled = functools.cache(_with_twice_the_features)
 
@@ -182,8 +181,9 @@ def approximation_report(
     )
 
 
-def _checked(function, options, seed):
-    """Checks options of the estimates, and returns them with the seed if given."""
+def _checked(function, model, options, seed):
+    """Checks a model and options, and returns the options with the seed if given."""
+    call_inputs.check_model("model", model)
     check_options(function, options, [PerformerAttention])
     return options if seed is None else {**options, "seed": seed}
 
@@ -311,7 +311,7 @@ def implied_attention(
     >>> print(found.implied.sum())  # each row sums to 1
     4.0
     """
-    options = _checked(implied_attention, options, seed)
+    options = _checked(implied_attention, model, options, seed)
     found, lengths = [], []
 
     def measure(layer, twin, query, key, value, inputs):

@@ -302,6 +302,7 @@ def test_models_without_softmax_attention_are_refused():
         (approximation_report, masked_by_query(), "must not differ by query"),
         (approximation_report, keras.layers.Dense(2), "have a layer of softmax atten"),
         (implied_attention, relu, "have a layer of softmax attention"),
+        (implied_attention, "model.keras", "model must be a Keras model or layer"),
     ):
         with pytest.raises(ValueError, match=message):
             report(model, X)

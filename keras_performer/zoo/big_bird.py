@@ -195,10 +195,11 @@ def block_sparse_attention(
     rows = cut.rows(query)
     keys, values = (cut.seen_keys(x) for x in (key, value))
     attended = attend_to_seen(rows, keys, values, cut.seen(seen, visible.causal))
-    output = cut.joined(attended, query, value)
+    output = cut.from_rows(attended)
     if blocks.all_seeing.shape[0]:
         output = cut.with_all_seeing(output, query, key, value, seen)
-    return tf.cast(output[:, : size(query, 1)], query.dtype)
+    shape = -1, cut.count * cut.tokens, query.shape[2], value.shape[3]
+    return tf.cast(tf.reshape(output, shape)[:, : size(query, 1)], query.dtype)
 
 
 class _Cut(Blocks):
@@ -245,28 +246,22 @@ class _Cut(Blocks):
             mask = tf.logical_and(mask, key_times <= times[..., tf.newaxis])
         return tf.reshape(mask, (-1, self.tokens if causal else 1, keys))
 
-    def joined(self, attended, query, value):
-        """Inverts `rows` for attended values: `(B, count * tokens, N, V)`."""
-        group, dim = query.shape[2] // self.heads, value.shape[3]
-        shape = -1, self.heads, self.count, self.tokens, group, dim
-        x = tf.transpose(tf.reshape(attended, shape), (0, 2, 3, 1, 4, 5))
-        shape = -1, self.count * self.tokens, query.shape[2], dim
-        return tf.reshape(x, shape)
+    def from_rows(self, attended):
+        """Attended values of `rows` in blocks, `(B, count, tokens, K, N / K, V)`."""
+        shape = -1, self.heads, self.count, *attended.shape[1:]
+        return tf.transpose(tf.reshape(attended, shape), (0, 2, 3, 1, 4, 5))
 
     def with_all_seeing(self, output, query, key, value, key_mask):
         """Replaces the output of the blocks that see all keys."""
         of_all = tf.gather(self.cut(query), self.all_seeing, axis=1)
-        number, tokens = self.all_seeing.shape[0], self.tokens
-        rows = tf.reshape(of_all, (-1, number * tokens, *query.shape[2:]))
+        number = self.all_seeing.shape[0]
+        rows = tf.reshape(of_all, (-1, number * self.tokens, *query.shape[2:]))
         rows = attend_to_seen(rows, key, value, key_mask[:, tf.newaxis])
+        rows = tf.reshape(rows, (-1, number, *output.shape[2:]))
         own = tf.range(self.count)[:, tf.newaxis] == self.all_seeing
-        sees_all = tf.reduce_any(own, -1)[:, tf.newaxis, tf.newaxis, tf.newaxis]
+        sees_all = tf.reshape(tf.reduce_any(own, -1), (-1, 1, 1, 1, 1))
         place = tf.argmax(tf.cast(own, tf.int32), -1)
-        rest = output.shape[2:]
-        rows = tf.reshape(rows, (-1, number, tokens, *rest))
-        blocks = tf.reshape(output, (-1, self.count, tokens, *rest))
-        blocks = tf.where(sees_all, tf.gather(rows, place, axis=1), blocks)
-        return tf.reshape(blocks, (-1, self.count * tokens, *rest))
+        return tf.where(sees_all, tf.gather(rows, place, axis=1), output)
 
 
 class SavedSeed(KeepsWithoutEntry, keras.layers.Layer):

@@ -245,10 +245,10 @@ def _shared_copy(layer, weights, copies):
     """Returns the `SharedCopy` for layers like this one that train the same weights."""
     wanted = {id(weight) for weight in weights}
     indices = [i for i, x in enumerate(layer.weights) if id(x) in wanted]
-    config = {**layer.get_config(), "name": None, "seed": None}
+    without_name = {**layer.get_config(), "name": None, "seed": None}
     shapes = [(tuple(x.shape), str(x.dtype)) for x in layer.weights]
     build = layer.get_build_config()
-    kind = type(layer), json.dumps([config, build, shapes, indices], default=str)
+    kind = type(layer), json.dumps([without_name, build, shapes, indices], default=str)
     if kind not in copies:
         copy = type(layer).from_config(layer.get_config())
         copy.build_from_config(build)

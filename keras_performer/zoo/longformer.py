@@ -251,9 +251,10 @@ class LongformerAttention(AttentionLayer):
                 "make the layer with a larger num_global_tokens",
             )
         elif self.num_global_tokens:
-            seen = mask_or_all(visible.key_mask, inputs.query)
-            number = tf.math.cumsum(tf.cast(seen, tf.int32), axis=1)
-            mask = tf.logical_and(seen, number <= self.num_global_tokens)
+            mask = mask_or_all(visible.key_mask, inputs.query)
+        if mask is not None:
+            number = tf.math.cumsum(tf.cast(mask, tf.int32), axis=1)
+            mask = tf.logical_and(mask, number <= self.num_global_tokens)
         inputs = inputs._replace(visible=visible._replace(global_tokens=mask))
         return self.respond(
             inputs, return_attention_scores, training, positions, state, return_state
@@ -274,8 +275,8 @@ class LongformerAttention(AttentionLayer):
         compiles = should_compile(self.jit_compile, *heads[:2], training, in_order=None)
         sizes = self.sliding_window, self.num_global_tokens
         if not self.num_global_tokens:
-            local = ops.local_attention(*heads, sizes[0], visible, jit_compile=compiles)
-            return local[0], None
+            options = sizes[0], visible
+            return ops.local_attention(*heads, *options, jit_compile=compiles)[0], None
         attended = global_token_attention(
             *heads, *global_heads, *sizes, visible, jit_compile=compiles
         )

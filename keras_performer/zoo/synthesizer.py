@@ -148,19 +148,19 @@ class SynthesizerAttention(AttentionLayer):
         """Logits `(B, N, T, S)`, or `(1, N, T, S)` if they depend only on positions."""
         dtype = sum_dtype(self.compute_dtype)
 
-        def sliced(weight):
+        def cast(weight):
             return tf.cast(tf.convert_to_tensor(weight), dtype)
 
         if self.kind == "dense":
             hidden = tf.nn.relu(tf.cast(query, dtype))
-            kernel = sliced(self.place_kernel)[:, :, :num_keys]
+            kernel = cast(self.place_kernel)[:, :, :num_keys]
             logits = tf.einsum("btnh,nhs->bnts", hidden, kernel)
             if self.use_bias:
-                logits += sliced(self.place_bias)[:, tf.newaxis, :num_keys]
+                logits += cast(self.place_bias)[:, tf.newaxis, :num_keys]
             return logits
         length = arguments.up_to_max_length(self, size(query, 1))
         if self.kind == "random":
-            return sliced(self.alignment)[tf.newaxis, :, :length, :num_keys]
-        query_factor = sliced(self.query_factor)[:, :length]
-        key_factor = sliced(self.key_factor)[:, :num_keys]
+            return cast(self.alignment)[tf.newaxis, :, :length, :num_keys]
+        query_factor = cast(self.query_factor)[:, :length]
+        key_factor = cast(self.key_factor)[:, :num_keys]
         return tf.matmul(query_factor, key_factor, transpose_b=True)[tf.newaxis]

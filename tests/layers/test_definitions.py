@@ -197,6 +197,20 @@ def test_it_is_its_definition_with_all_gradients(
     assert_is_twin(layer, twin, inputs, tolerance, scores=scores, **call)
 
 
+def test_xla_uses_the_first_of_too_many_global_tokens_for_scores_too():
+    """XLA leaves out the check of their number."""
+    layer, x = made("longformer", dtype="float32"), normal((2, 13, 5), 1)
+    marked = np.arange(13) % 2 == [[0], [1]]
+    used = marked & (np.cumsum(marked, 1) <= layer.num_global_tokens)
+    assert marked.sum() > used.sum() + 1
+    compiled = tf.function(layer, jit_compile=True)
+    found = compiled(x, global_mask=marked, return_attention_scores=True)
+    for output, scores in zip(found, (False, True)):
+        twin = zoo_twins.longformer(layer)
+        expected = twin(weights_of(layer), x, global_mask=used, scores=scores)
+        assert relative_error(output, expected) < 1e-5
+
+
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [("float32", 3e-6), ("mixed_bfloat16", 2e-2), ("mixed_float16", 4e-3)],

@@ -19,7 +19,7 @@ def attention_calls(model, batches, options, measure):
     `Inputs`. The twin makes the heads. It is a `PerformerAttention` with the options
     and the layer's weights; if options are `None`, an `AttentionLayer` is its own twin.
     """
-    left_out: dict = {}
+    left_out = {}
 
     @functools.cache
     def twin_of(layer):

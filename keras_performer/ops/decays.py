@@ -76,7 +76,7 @@ def pull_between(dpairs, after=None):
     tokens, span = size(dpairs, -2), size(dpairs, -1)
     first = span - tokens - (after or 0)
     queries = first + positions(tokens)[:, tf.newaxis]
-    later = tf.constant(0.0, dpairs.dtype) if after is None else -dpairs
+    later = 0.0 if after is None else -dpairs
     dsums = tf.where(positions(span) <= queries, dpairs, later)
     keys = tf.reduce_sum(dsums, -2)
     rows = tf.reduce_sum(dsums, -1)
@@ -187,20 +187,20 @@ def _shown(logs, *masks):
     """Replaces log-decays by `FORGET` where a mask is false."""
     for mask in masks:
         if mask is not None:
-            logs = tf.where(mask, logs, tf.constant(FORGET, logs.dtype))
+            logs = tf.where(mask, logs, FORGET)
     return logs
 
 
 def _largest(*logs):
     """Returns the largest, at least `EMPTY`, as a scale, which has no gradient."""
     largest = functools.reduce(tf.maximum, logs)
-    return tf.stop_gradient(tf.maximum(largest, tf.constant(EMPTY, largest.dtype)))
+    return tf.stop_gradient(tf.maximum(largest, EMPTY))
 
 
 def _levels(start, first, past, latest):
     """Returns the level of the sums before each chunk, at the chunk's first token."""
     levels = []
-    level = tf.where(start > EMPTY, start, tf.zeros_like(start))
+    level = tf.where(start > EMPTY, start, 0.0)
     for gate, decay, own in zip(
         *(tf.unstack(x, axis=1) for x in (first, past, latest))
     ):

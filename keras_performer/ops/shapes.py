@@ -33,6 +33,11 @@ def pad(x, paddings):
     return tf.cast(tf.pad(tf.cast(x, tf.int32), paddings), tf.bool)
 
 
+def masked(x, mask):
+    """Returns x, with 0 where a mask is false; `None` hides nothing."""
+    return x if mask is None else tf.where(mask, x, 0.0)
+
+
 def slice_of(x, start, length):
     """Returns `x[:, start : start + length]`, of static length for a tensor `start`."""
     first, _, *rest = sizes(x)

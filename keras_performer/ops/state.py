@@ -171,10 +171,9 @@ def absorb(
 def _levelled(logs, key_mask):
     """Returns log-decays minus the largest of a visible key, and the largest."""
     if key_mask is not None:
-        hidden = tf.constant(2 * EMPTY, logs.dtype)
-        logs = tf.where(tf.expand_dims(key_mask, -1), logs, hidden)
+        logs = tf.where(tf.expand_dims(key_mask, -1), logs, 2 * EMPTY)
     level = tf.reduce_max(logs, 1, keepdims=True)
-    level = tf.stop_gradient(tf.maximum(level, tf.constant(EMPTY, logs.dtype)))
+    level = tf.stop_gradient(tf.maximum(level, EMPTY))
     return logs - level, tf.transpose(level, (0, 2, 1))
 
 
@@ -219,13 +218,12 @@ def sum_of_states(r, sums, logs=None, counts=None):
     `logs` are log-decays of the states, `(states, B, K)`. The bools `counts`, which
     broadcast to this shape, are false for states to leave out.
     """
-    empty = tf.constant(EMPTY, r.dtype)
     r = tf.stop_gradient(r)
     if logs is not None:
-        r = tf.maximum(r + tf.expand_dims(logs, -1), empty)
+        r = tf.maximum(r + tf.expand_dims(logs, -1), EMPTY)
     if counts is not None:
         counts = tf.expand_dims(counts, -1)
-        r = tf.where(counts, r, empty)
+        r = tf.where(counts, r, EMPTY)
     largest = tf.stop_gradient(tf.reduce_max(r, 0))
     factors = tf.exp(r - largest)
     if counts is not None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_performer.ops.kernels.base import Kernel
-from keras_performer.ops.shapes import TensorLike
+from keras_performer.ops.shapes import TensorLike, masked
 
 
 class ActivationKernel(Kernel):
@@ -44,7 +44,4 @@ class ActivationKernel(Kernel):
         return self.activation(a) + self.epsilon, tf.zeros_like(a[..., :1])
 
     def key_features(self, b, r, mask):
-        features = self.activation(b) + self.epsilon
-        if mask is None:
-            return features
-        return tf.where(mask, features, tf.zeros_like(features))
+        return masked(self.activation(b) + self.epsilon, mask)

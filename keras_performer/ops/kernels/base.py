@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from keras_performer.ops.shapes import TensorLike, size, sizes
+from keras_performer.ops.shapes import TensorLike, masked, size, sizes
 
 # Stands for log(0): far below the logarithm of any weight, and finite in float32.
 EMPTY = -1e30
@@ -91,9 +91,8 @@ class Kernel:
         return flat_matmul(x, self._weights, transpose=True)
 
     def project_keys(self, y, mask):
-        if mask is not None:  # a huge masked key could have infinite features
-            y = tf.where(mask, y, tf.zeros_like(y))
-        return self.project_queries(y)
+        # a huge masked key could have infinite features
+        return self.project_queries(masked(y, mask))
 
     def pull_queries(self, x, da):
         """Returns the gradient of x, and a list of gradients for `trained`."""
@@ -146,8 +145,8 @@ class Kernel:
             normalizer: result of `normalizer`.
         """
         visible = normalizer != 0
-        size = tf.abs(tf.where(visible, normalizer, tf.ones_like(normalizer)))
-        return tf.where(visible, -tf.math.log(size), tf.constant(EMPTY, size.dtype))
+        size = tf.abs(tf.where(visible, normalizer, 1.0))
+        return tf.where(visible, -tf.math.log(size), EMPTY)
 
     def sign(self, normalizer):
         """Returns the signs of the sums of weights; features may be negative."""
@@ -156,8 +155,8 @@ class Kernel:
     def normalizer_of(self, log_sums):
         """Inverts `log_normalizer`."""
         found = log_sums > EMPTY
-        log = tf.where(found, log_sums, tf.zeros_like(log_sums))
-        return tf.where(found, tf.exp(-log), tf.zeros_like(log))
+        log = masked(log_sums, found)
+        return masked(tf.exp(-log), found)
 
     def log_left_out(self, query):
         """Returns the logarithm of a factor that the features of a query leave out.

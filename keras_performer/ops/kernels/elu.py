@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from keras_performer.ops.kernels.base import Kernel
+from keras_performer.ops.shapes import masked
 
 
 class EluKernel(Kernel):
@@ -31,10 +32,7 @@ class EluKernel(Kernel):
         return _elu_plus_one(a), tf.zeros_like(a[..., :1])
 
     def key_features(self, b, r, mask):
-        features = _elu_plus_one(b)
-        if mask is None:
-            return features
-        return tf.where(mask, features, tf.zeros_like(features))
+        return masked(_elu_plus_one(b), mask)
 
 
 def _elu_plus_one(x):

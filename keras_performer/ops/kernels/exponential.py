@@ -12,7 +12,7 @@ from keras_performer.ops.kernels.base import (
     scale,
     split_heads,
 )
-from keras_performer.ops.shapes import TensorLike
+from keras_performer.ops.shapes import TensorLike, masked
 
 # The log-feature of a masked key. The stabilizer before the first key is EMPTY, and
 # exp(MASKED - EMPTY) is 0.
@@ -101,15 +101,14 @@ class ExponentialKernel(Kernel):
         bias = -0.5 * scale(y) ** 2 * tf.reduce_sum(y * y, -1, keepdims=True)
         if mask is None:
             return bias
-        return tf.where(mask, bias, tf.constant(MASKED, bias.dtype))
+        return tf.where(mask, bias, MASKED)
 
     def project_queries(self, x):
         u = super().project_queries(x)
         return tf.concat([u, -u], -1) if self._joins_halves else u
 
     def project_keys(self, y, mask):
-        if mask is not None:  # a huge masked key would exceed MASKED
-            y = tf.where(mask, y, tf.constant(0.0, y.dtype))
+        y = masked(y, mask)  # a huge masked key would exceed MASKED
         b = self.project_queries(y) + self.bias(y, mask)
         return b if self.log_weights is None else _add_to_rows(b, self.log_weights)
 
@@ -121,8 +120,7 @@ class ExponentialKernel(Kernel):
     def pull_keys(self, y, mask, db, v, dv):
         if self.trainable:
             return super().pull_keys(y, mask, db, v, dv)
-        if mask is not None:  # a NaN in a masked key would enter the gradient
-            y = tf.where(mask, y, tf.constant(0.0, y.dtype))
+        y = masked(y, mask)  # a NaN in a masked key would enter the gradient
         # the gradient of the bias: the sum of features times their gradients
         dbias = tf.reduce_sum(v * dv, -1, keepdims=True)
         return self._pull_product(db) - scale(y) ** 2 * y * dbias, []
@@ -146,20 +144,17 @@ class ExponentialKernel(Kernel):
     def normalizer(self, peak, denominator):
         """Returns the logarithm of the sum of weights; `-EMPTY` if the sum is 0."""
         visible = denominator > 0
-        one = tf.constant(1.0, denominator.dtype)
-        log = tf.math.log(tf.where(visible, denominator, one))
-        return tf.where(visible, peak + log, tf.constant(-EMPTY, peak.dtype))
+        log = tf.math.log(tf.where(visible, denominator, 1.0))
+        return tf.where(visible, peak + log, -EMPTY)
 
     def log_normalizer(self, normalizer):
-        empty = tf.constant(EMPTY, normalizer.dtype)
-        return tf.where(normalizer < -EMPTY, normalizer, empty)
+        return tf.where(normalizer < -EMPTY, normalizer, EMPTY)
 
     def sign(self, normalizer):
         return tf.ones_like(normalizer)
 
     def normalizer_of(self, log_sums):
-        empty = tf.constant(EMPTY, log_sums.dtype)
-        return tf.where(log_sums > empty, log_sums, -empty)
+        return tf.where(log_sums > EMPTY, log_sums, -EMPTY)
 
     def log_left_out(self, query):
         # -|x|^2 / 2, and 1 / M of the mean over features

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer.ops.kernels.base import Kernel, flat_matmul
+from keras_performer.ops.shapes import masked
 
 
 class TaylorKernel(Kernel):
@@ -42,10 +43,8 @@ class TaylorKernel(Kernel):
         return self._features(one, a), tf.zeros_like(one)
 
     def key_features(self, b, r, mask):
-        if mask is None:
-            return self._features(tf.ones_like(b[..., :1]), b)
-        b = tf.where(mask, b, tf.zeros_like(b))
-        return self._features(tf.cast(mask, b.dtype), b)
+        one = tf.ones_like(b[..., :1]) if mask is None else tf.cast(mask, b.dtype)
+        return self._features(one, masked(b, mask))
 
     def pair_weights(self, p, e):
         # 1 + t + t^2 / 2 = (1 + s^2) / 2 with s = 1 + t; y[..., 0] and s of masked keys
@@ -67,8 +66,7 @@ class TaylorKernel(Kernel):
         return self._gradient(a, dfeatures)
 
     def key_gradient(self, b, features, dfeatures, mask):
-        db = self._gradient(b, dfeatures)
-        return db if mask is None else tf.where(mask, db, tf.zeros_like(db))
+        return masked(self._gradient(b, dfeatures), mask)
 
     def _features(self, one, x):
         x = x[..., : self.rank]

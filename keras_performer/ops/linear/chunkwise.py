@@ -19,7 +19,7 @@ from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.linear import log_pairs
 from keras_performer.ops.linear.pairs import Pairs
 from keras_performer.ops.linear.references import References, references
-from keras_performer.ops.shapes import size
+from keras_performer.ops.shapes import masked, size
 
 
 class Block(typing.NamedTuple):
@@ -61,7 +61,7 @@ class Block(typing.NamedTuple):
 
     def of_rows(self, x):
         """Decays features of rows, or gradients; 0 for rows that do not read sums."""
-        x = _of(self.pairs.goes_on, x)
+        x = masked(x, self.pairs.goes_on)
         return x if self.decays is None else x * tf.exp(self.decays.rows)
 
     def faded(self, x):
@@ -72,7 +72,7 @@ class Block(typing.NamedTuple):
 
     def of_added(self, x):
         """Decays features of keys, or gradients; 0 for keys not added to the sums."""
-        x = _of(self.pairs.lasts, x)
+        x = masked(x, self.pairs.lasts)
         return x if self.fades is None else x * tf.exp(self.fades)
 
 
@@ -109,7 +109,8 @@ def forward(kernel, block):
         sums are `weighted * exp(peak)`, with decays also times `exp(Decays.scale)`.
     """
     p, peak = kernel.query_features(block.a, block.references.rows)
-    weights = _where(block.pairs.visible, kernel.pair_weights(p, block.e))
+    weights = kernel.pair_weights(p, block.e)
+    weights = tf.where(block.pairs.visible, weights, 0.0)
     weights = block.faded(weights)
     weighted = tf.matmul(weights, block.v)
     weighted += tf.matmul(block.of_rows(p), block.read, transpose_b=True)
@@ -157,8 +158,9 @@ def backward(kernel, block, d, normalizer, dend, with_dlog):
     divided = kernel.divided(d, common)
 
     visible = block.pairs.visible
-    weights = block.faded(_where(visible, kernel.pair_weights(p, e)))
-    dweights = _where(visible, tf.matmul(divided, v, transpose_b=True))
+    weights = block.faded(tf.where(visible, kernel.pair_weights(p, e), 0.0))
+    dweights = tf.matmul(divided, v, transpose_b=True)
+    dweights = tf.where(visible, dweights, 0.0)
     dlogs = weights * dweights
     dp, de = kernel.pull_pairs(p, e, block.faded(dweights))
     dv = tf.matmul(weights, divided, transpose_a=True)
@@ -244,11 +246,3 @@ def scan(added, start, factors, reverse=False):
 
 def _scaled(x, factors):
     return x if factors is None else x * factors
-
-
-def _of(mask, x):
-    return x if mask is None else _where(mask, x)
-
-
-def _where(mask, x):
-    return tf.where(mask, x, tf.constant(0.0, x.dtype))

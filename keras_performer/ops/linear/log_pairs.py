@@ -25,7 +25,7 @@ def forward(block, weighted, peak):
         logs, earlier, _ = _log_weights(block, indices)
         v, before = (tf.gather_nd(x, indices) for x in (block.v, block.before))
         largest = (tf.reduce_max(x, -1, keepdims=True) for x in (logs, earlier))
-        scale = tf.maximum(tf.maximum(*largest), tf.constant(EMPTY, logs.dtype))
+        scale = tf.maximum(tf.maximum(*largest), EMPTY)
         sums = tf.matmul(tf.exp(logs - scale), v)
         sums += tf.matmul(tf.exp(earlier - scale), before, transpose_b=True)
         return [
@@ -54,7 +54,7 @@ def backward(block, d, normalizer, gradients):
         scale, dsums = (tf.gather_nd(x, indices) for x in (normalizer, d))
         # copies of the last rare chunk fill up the group
         valid = tf.reshape(numbers < rare.count, (-1, 1, 1))
-        dsums = tf.where(valid, dsums, tf.constant(0.0, dsums.dtype))
+        dsums = tf.where(valid, dsums, 0.0)
         logs, earlier, (features, total) = _log_weights(block, indices)
         v, before = (tf.gather_nd(x, indices) for x in (block.v, block.before))
         weights, read = tf.exp(logs - scale), tf.exp(earlier - scale)
@@ -109,9 +109,11 @@ def _log_weights(block, indices):
     if pairs.log_shares is not None:
         logs += pairs.log_shares
     visible = pairs.visible
-    logs = _where(visible if visible.shape.rank == 2 else take(visible), logs)
+    visible = visible if visible.shape.rank == 2 else take(visible)
+    hidden = 2 * EMPTY  # far below EMPTY, because a scale may be EMPTY
+    logs = tf.where(visible, logs, hidden)
     if pairs.goes_on is not None:
-        earlier = _where(take(pairs.goes_on), earlier)
+        earlier = tf.where(take(pairs.goes_on), earlier, hidden)
     return logs, earlier, (features, total)
 
 
@@ -151,8 +153,3 @@ class _RareChunks:
             parallel_iterations=1,
         )
         return tensors
-
-
-def _where(visible, logs):
-    # far below EMPTY, because a scale may be EMPTY
-    return tf.where(visible, logs, tf.constant(2 * EMPTY, logs.dtype))

@@ -225,7 +225,7 @@ class Causal:
         if not (self.blocks.padded and self.reach.delay):
             return gates
         within = i * tokens + tf.range(tokens) < self.length
-        return tf.where(within[:, tf.newaxis], gates, tf.constant(0.0, gates.dtype))
+        return tf.where(within[:, tf.newaxis], gates, 0.0)
 
     def _left_out(self, i, block):
         """Returns the logarithm of a factor missing in far weights, `(X, rows, 1)`."""
@@ -387,7 +387,7 @@ class Causal:
         if self.reach.near:
             near = self.band.forward(*self._near(i, x, *read))
             output, total = joined([near, (output, total)])
-        share = tf.where(sees, total - gain, tf.constant(EMPTY, total.dtype))
+        share = tf.where(sees, total - gain, EMPTY)
         return output, total, kernel.normalizer_of(share)
 
     def _gain_of(self, x):

@@ -60,7 +60,7 @@ def references(kernel, b, pairs, r, decays):
     if pairs.lasts is None:
         added = top if decays is None else _largest(faded)
     else:
-        added = _largest(_where(pairs.lasts, faded))
+        added = _largest(tf.where(pairs.lasts, faded, EMPTY))
     earlier, after, r_new = _running_max(r, added, pairs.whole, decays)
     first = _going_on(b, pairs, earlier)
     if pairs.lasts is None:
@@ -83,7 +83,7 @@ def references(kernel, b, pairs, r, decays):
     keys = tf.where(rare, safe, keys)
     own = keys if pairs.lasts is None else keys[:, :, -1:]
     if decays is not None:
-        own = tf.maximum(own + decays.end, tf.constant(EMPTY, own.dtype))
+        own = tf.maximum(own + decays.end, EMPTY)
     # the sums before a chunk have the reference of the chunk before it
     *ends, last = tf.unstack(own, axis=1)
     before = tf.stack([r, *ends], 1)
@@ -95,7 +95,7 @@ def references(kernel, b, pairs, r, decays):
         to_rows = to_next = tf.exp(before - own)
     if pairs.lasts is not None:
         # an ended segment may be far above the reference: an infinite factor
-        to_next = tf.where(pairs.whole, to_next, tf.constant(0.0, to_next.dtype))
+        to_next = tf.where(pairs.whole, to_next, 0.0)
         to_rows = tf.exp(before - first)
     to_end = tf.exp(last - r_new)
     return References(rows, keys, before, to_rows, to_next, to_end, r_new, rare)
@@ -115,7 +115,7 @@ def _without_stabilizer(pairs, r, decays):
 
 def _fall(b, keys):
     """Returns how far visible keys fall below references, `(X, chunks, 1, M)`."""
-    return _largest(_where(b > EMPTY, keys - b))
+    return _largest(tf.where(b > EMPTY, keys - b, EMPTY))
 
 
 def _running_max(r, top, whole, decays):
@@ -153,17 +153,13 @@ def _going_on(b, pairs, before):
     first = _gathered(b, pairs.first_key, pairs.sees_key)
     empty = before[..., :1] <= EMPTY
     counts = tf.logical_or(empty, tf.expand_dims(pairs.first_key == 0, -1))
-    return tf.maximum(before, _where(counts, first))
+    return tf.maximum(before, tf.where(counts, first, EMPTY))
 
 
 def _gathered(b, indices, exist):
     """Gathers log-features of keys; `EMPTY` where none exists."""
-    return _where(exist, tf.gather(b, indices, batch_dims=2))
+    return tf.where(exist, tf.gather(b, indices, batch_dims=2), EMPTY)
 
 
 def _largest(x, axis=2):
     return tf.reduce_max(x, axis, keepdims=True)
-
-
-def _where(mask, x):
-    return tf.where(mask, x, tf.constant(EMPTY, x.dtype))

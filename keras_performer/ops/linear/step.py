@@ -75,17 +75,16 @@ def one_token(kernel, reach, masks, query, key, value, gain, fades, r, sums):
 
 def _faded(kernel, gates, mask, r, sums):
     """Returns the decayed state, and the log-scale of all far weights."""
-    empty = tf.constant(EMPTY, r.dtype)
     if kernel.max_rise is not None:
-        faded = tf.maximum(r + gates, empty)
+        faded = tf.maximum(r + gates, EMPTY)
         # sums of 0 where the gate leaves nothing
         return faded, sums * tf.exp(r + gates - faded), tf.zeros_like(gates)
     level = r[..., :1]
     level = tf.where(level > EMPTY, level, tf.zeros_like(level)) + gates
     own = tf.zeros_like(gates)
     if mask is not None:
-        own = tf.where(mask, own, empty)
-    end = tf.stop_gradient(tf.maximum(tf.maximum(level, own), empty))
+        own = tf.where(mask, own, EMPTY)
+    end = tf.stop_gradient(tf.maximum(tf.maximum(level, own), EMPTY))
     return r, sums * tf.exp(level - end), end
 
 

@@ -49,10 +49,10 @@ def softmax_means(x, y, v, band):
     logits = tf.matmul(x, y, transpose_b=True) + band
     # rows without a visible key get weights of 0, too
     peak = tf.reduce_max(logits, -1, keepdims=True)
-    peak = tf.maximum(peak, tf.constant(EMPTY, peak.dtype))
+    peak = tf.maximum(peak, EMPTY)
     sums = tf.matmul(tf.exp(logits - peak), v)
     sums, total = tf.split(sums, [size(sums, -1) - 1, 1], -1)
-    total = tf.where(total > 0, total, tf.constant(1.0, total.dtype))
+    total = tf.where(total > 0, total, 1.0)
     return sums / total, peak + tf.math.log(total)
 
 

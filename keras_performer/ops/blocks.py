@@ -198,50 +198,52 @@ class Halo:
             return block_of(x, i)
         return slice_of(x, i * self.blocks.tokens, self.size + self.blocks.tokens)
 
-    def own(self, x):
-        """Returns keys without those before the first query."""
-        return x[:, self.before :] if self.before else x
-
-    def zeros(self, keys, dtype):
-        """Returns gradients of 0 for `split_off`, after the last block."""
-        if not self.size:
-            return ()
-        shapes = [(size(x, 0), self.size, *sizes(x)[2:]) for x in keys]
-        return tuple(tf.zeros(shape, dtype) for shape in shapes)
-
-    def split_off(self, dkeys, later):
-        """Splits the gradients of the keys that a block has read.
+    def gradients(self, step, state, queries, keys, dtype):
+        """Computes gradients in a loop from the last block to the first.
 
         Args:
-            dkeys: list of tensors `(B, size + tokens, ...)`.
-            later: of the last `size` of these keys, from the block after this one.
+            step: function `(i, *state)` that returns `(dqueries, dkeys, state)`:
+                gradients of the queries of block i, and of the keys that it reads,
+                lists of tensors `(B, tokens, ...)` and `(B, size + tokens, ...)`.
+            state: tuple of nests of tensors.
+            queries, keys: lists of tensors `(B, length, ...)` and `(B, before + length,
+                ...)`.
+            dtype: of the gradients in the loop.
 
         Returns:
-            `(dkeys, later)`: the complete gradients of the last `tokens` keys, and the
-            gradients of the others, for the block before this one.
+            `(dqueries, dkeys, state)`: lists of the gradients of all queries and keys,
+            and the state after the loop.
         """
-        if not self.size:
-            return dkeys, later
-        tokens = self.blocks.tokens
+        tokens, later = self.blocks.tokens, ()
         own = [[0, 0], [tokens, 0], [0, 0], [0, 0]]
-        dkeys = [x + tf.pad(y, own) for x, y in zip(dkeys, later)]
-        earlier, dkeys = zip(*(tf.split(x, [self.size, tokens], 1) for x in dkeys))
-        return dkeys, shaped(earlier, later)
+        if self.size:
+            # of the last `size` keys that a block reads, from the block after it
+            shapes = [(size(x, 0), self.size, *sizes(x)[2:]) for x in keys]
+            later = tuple(tf.zeros(shape, dtype) for shape in shapes)
 
-    def joined(self, dkeys, later):
-        """Returns gradients of all keys from those of the blocks and of the first halo.
+        def body(i, state, later, arrays):
+            dqueries, dkeys, state = step(i, *state)
+            if self.size:
+                dkeys = [x + tf.pad(y, own) for x, y in zip(dkeys, later)]
+                parts = (tf.split(x, [self.size, tokens], 1) for x in dkeys)
+                earlier, dkeys = zip(*parts)
+                later = shaped(earlier, later)
+            written = zip(arrays, [*dqueries, *dkeys])
+            return state, later, [z.write(i, x) for z, x in written]
 
-        Args:
-            dkeys: list of tensors `(B, length, ...)`.
-            later: from `split_off` of the first block.
-        """
-        if self._front == self.size:
-            return dkeys
-        count = self.before + self.blocks.length
-        return [
-            tf.concat([tf.cast(y[:, self._front :], x.dtype), x], 1)[:, :count]
-            for x, y in zip(dkeys, later)
-        ]
+        like = [*queries, *(x[:, self.before :] if self.before else x for x in keys)]
+        arrays = [self.blocks.array(dtype) for _ in like]
+        start = state, later, arrays
+        state, later, arrays = self.blocks.loop(body, start, reverse=True)
+        found = self.blocks.join_in_turn(arrays, like)
+        dqueries, dkeys = found[: len(queries)], found[len(queries) :]
+        if self._front != self.size:
+            count = self.before + self.blocks.length
+            dkeys = [
+                tf.concat([tf.cast(y[:, self._front :], x.dtype), x], 1)[:, :count]
+                for x, y in zip(dkeys, later)
+            ]
+        return dqueries, dkeys, state
 
 
 def block_of(x, i):

@@ -302,7 +302,7 @@ class Causal:
             for z in (doutput, output, dlog_sums, log_sums)
         ]
 
-        def step(i, dend, dtrained, dgain, later, *arrays):
+        def step(i, dend, dtrained, dgain):
             r, sums = (tf.gather(z, i) for z in states)
             x, read = self._read(i)
             block, (far_y, far_v, mask) = self._block(i, x, *read, r, sums)
@@ -336,32 +336,25 @@ class Causal:
                 ]
             elif self.halo.size:
                 dkeys = [self._in_halo(z) for z in dkeys]
-            dkeys = [heads.key_block(z) for z in dkeys]
-            dkeys, later = self.halo.split_off(dkeys, later)
-            written = [heads.query_block(dx), *dkeys]
+            dqueries = [heads.query_block(dx)]
             if self.fade is not None:
                 by_head = tf.reshape(dlog, (size(dlog, 0), -1, heads.group))
                 dfade = tf.reduce_sum(by_head, -1, keepdims=True)
-                written.append(heads.key_block(dfade))
-            arrays = [z.write(i, w) for z, w in zip(arrays, written)]
+                dqueries.append(heads.key_block(dfade))
+            dkeys = [heads.key_block(z) for z in dkeys]
             dtrained = [w + y + z for w, y, z in zip(dtrained, of_queries, of_keys)]
             (dend,) = shaped([found.dsums], [dend])
-            return dend, dtrained, dgain, later, *arrays
+            return dqueries, dkeys, (dend, dtrained, dgain)
 
         dgain = ()
         if self.gain is not None:
             dgain = tf.zeros((self.query.shape[2], 1), heads.dtype)
         dtrained = [tf.zeros_like(z) for z in kernel.trained]
-        start = dsums, dtrained, dgain, self.halo.zeros(self.keys, heads.dtype)
-        own = [self.query, *map(self.halo.own, self.keys)]
-        own += [] if self.fade is None else [self.fade]
-        arrays = [blocks.array(heads.dtype) for _ in own]
-        dsums, dtrained, dgain, later, *arrays = blocks.loop(
-            step, (*start, *arrays), reverse=True
+        queries = [self.query] if self.fade is None else [self.query, self.fade]
+        start = dsums, dtrained, dgain
+        (dquery, *dfade), (dkey, dvalue, *dgates), (dsums, dtrained, dgain) = (
+            self.halo.gradients(step, start, queries, self.keys, heads.dtype)
         )
-        dquery, *dkeys = blocks.join_in_turn(arrays, own)
-        dfade = [dkeys.pop()] if self.fade is not None else []
-        dkey, dvalue, *dgates = self.halo.joined(dkeys, later)
         inputs = self.reach.pull_reverses(dquery, dkey, dvalue)
         return (*inputs, dsums), dgain, (*dgates, *dfade), dtrained
 

@@ -79,24 +79,17 @@ class Local:
             for x in (query, log_sums, gradients[0], output, gradients[1])
         )
 
-        def step(i, later, *arrays):
+        def step(i):
             pairs, log = self._pairs(queries, i), heads.query_rows(logs, i)
             d = with_normalizer_gradient(
                 *(None if x is None else heads.query_rows(x, i) for x in ends)
             )
             dx, *dkeys = self.band.backward(pairs, d, log, gates is not None)
-            dkeys = [heads.key_block(x) for x in dkeys]
-            dkeys, later = self.halo.split_off(dkeys, later)
-            written = heads.query_block(dx), *dkeys
-            return later, *(z.write(i, x) for z, x in zip(arrays, written))
+            return [heads.query_block(dx)], [heads.key_block(x) for x in dkeys], ()
 
         keys = [x for x in (key, value, gates) if x is not None]
-        own = [query, *map(self.halo.own, keys)]
-        arrays = [blocks.array(heads.dtype) for _ in own]
-        start = self.halo.zeros(keys, heads.dtype), *arrays
-        later, *arrays = blocks.loop(step, start, reverse=True)
-        dquery, *dkeys = blocks.join_in_turn(arrays, own)
-        return dquery, *self.halo.joined(dkeys, later)
+        dquery, dkeys, _ = self.halo.gradients(step, (), [query], keys, heads.dtype)
+        return *dquery, *dkeys
 
     def _pairs(self, queries, i):
         """Returns the pairs of block i, as in `Band.pairs`."""

@@ -10,6 +10,8 @@ import tensorflow as tf
 # Private: the public API does not tell whether any tape records.
 from tensorflow.python.eager import record
 
+from keras_performer.ops.gradients import custom_gradient
+
 # The functions of each graph, by computation and shapes. Graphs do not share them: a
 # function keeps the objects that it was traced with, and differentiation changes it.
 _functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -43,6 +45,41 @@ def call(function, kernel, *arguments, jit_compile, inline=True):
     if shares:
         arguments = _without_constants(arguments)
     return shared(*arguments)
+
+
+def call_with_gradient(forward, backward, kernel, fixed, tensors, jit_compile):
+    """Calls `forward`, whose gradient is `backward`, both as `call` does.
+
+    Args:
+        forward: function `(kernel, fixed, tensors)` that returns `(results, saved)`, a
+            tuple of tensors and a nest of tensors.
+        backward: function `(kernel, fixed, tensors, results, saved, dresults)` that
+            returns the gradients of tensors, without `None`, and of `kernel.trained`.
+        kernel: as in `call`.
+        fixed: nest, as an argument of `call`; it has no gradient.
+        tensors: list of tensors and `None`.
+        jit_compile: bool.
+
+    Returns:
+        The results.
+    """
+    given = [x for x in tensors if x is not None]
+
+    @custom_gradient
+    def run(*inputs):
+        own = kernel and kernel.with_trained(inputs[len(given) :])
+        inputs = iter(inputs)
+        every = [None if x is None else next(inputs) for x in tensors]
+        arguments = own, fixed, every
+        results, saved = call(forward, *arguments, jit_compile=jit_compile)
+
+        def gradient(*dresults):
+            given = *arguments, results, saved, dresults
+            return call(backward, *given, jit_compile=jit_compile, inline=False)
+
+        return results, gradient
+
+    return run(*given, *(kernel.trained if kernel else []))
 
 
 def _without_constants(arguments):

@@ -20,7 +20,6 @@ from keras_performer.ops.checks import (
     check_no_window,
     check_not_causal,
 )
-from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import EMPTY, Kernel
 from keras_performer.ops.normalizer import (
@@ -143,27 +142,16 @@ def absorb(
     Arguments are as in `absorb_keys`, with the kernel in the dtype of the loop; `logs`
     are log-decays of the keys, `(B, S, K)`. Tests of small blocks set `block_tokens`.
     """
-    level, given = None, []
+    level = None
     if logs is not None:
         logs = tf.cast(logs, compute_dtype(key, value))
         if kernel.max_rise is None:
             logs, level = _levelled(logs, key_mask)
-        given = [tf.expand_dims(logs, -1)]
-
-    @custom_gradient
-    def sums_over_keys(key, value, *others):
-        logs, trained = others[: len(given)], others[len(given) :]
-        inputs = kernel.with_trained(trained), block_tokens, key, value, key_mask, logs
-        r, sums = compile.call(_absorb, *inputs, jit_compile=jit_compile)
-
-        def gradient(_, dsums):
-            arguments = *inputs, r, dsums
-            options = {"jit_compile": jit_compile, "inline": False}
-            return compile.call(_pull_keys, *arguments, **options)
-
-        return (r, sums), gradient
-
-    r, sums = sums_over_keys(key, value, *given, *kernel.trained)
+        logs = tf.expand_dims(logs, -1)
+    fixed, tensors = (block_tokens, key_mask), (key, value, logs)
+    r, sums = compile.call_with_gradient(
+        _absorb, _pull_keys, kernel, fixed, tensors, jit_compile
+    )
     r = tf.stop_gradient(r)
     return State(r if level is None else tf.zeros_like(r) + level, sums)
 
@@ -182,21 +170,12 @@ def answer(kernel, query, state, jit_compile=False, block_tokens=None):
 
     Arguments are as in `absorb`. The result, `(B, T, N, V)`, has the dtype of the loop.
     """
-    r = tf.stop_gradient(state.running_max)
-
-    @custom_gradient
-    def means_over_keys(query, sums, *trained):
-        inputs = kernel.with_trained(trained), block_tokens, query, r, sums
-        output, normalizers = compile.call(_answer, *inputs, jit_compile=jit_compile)
-
-        def gradient(doutput):
-            arguments = *inputs, output, normalizers, doutput
-            options = {"jit_compile": jit_compile, "inline": False}
-            return compile.call(_pull_queries, *arguments, **options)
-
-        return output, gradient
-
-    return means_over_keys(query, state.sums, *kernel.trained)
+    fixed = block_tokens, tf.stop_gradient(state.running_max)
+    tensors = query, state.sums
+    (output,) = compile.call_with_gradient(
+        _answer, _pull_queries, kernel, fixed, tensors, jit_compile
+    )
+    return output
 
 
 def merged(left, right, total=None, ended=None):
@@ -244,7 +223,8 @@ def sum_of_states(r, sums, logs=None, counts=None):
 class _Keys:
     """Blocks of keys and of values, with their mask and their log-decays."""
 
-    def __init__(self, kernel, block_tokens, key, value, key_mask, logs):
+    def __init__(self, kernel, fixed, tensors):
+        (block_tokens, key_mask), (key, value, _) = fixed, tensors
         self.kernel, self.heads = kernel, Heads(key, key, value)
         self.num_features = kernel.num_features(key.shape[3])
         tokens = block_tokens or tokens_per_block(key, self.num_features)
@@ -252,11 +232,12 @@ class _Keys:
         if self.blocks.padded:
             key_mask = mask_or_all(key_mask, key)
         self.mask = None if key_mask is None else self.blocks.cut(key_mask)
-        self.tensors = [self.blocks.cut(x) for x in (key, value, *logs)]
+        self.given = [x for x in tensors if x is not None]
+        self.cut = [self.blocks.cut(x) for x in self.given]
 
     def read(self, i):
         """Returns y, v, mask, b and the factor of the features, or `None`."""
-        y, v, *logs = (self.heads.key_rows(x, i) for x in self.tensors)
+        y, v, *logs = (self.heads.key_rows(x, i) for x in self.cut)
         mask = self.heads.mask_rows(self.mask, i)
         b, factor = self.kernel.project_keys(y, mask), None
         if logs and self.kernel.max_rise is None:
@@ -266,9 +247,9 @@ class _Keys:
         return y, with_ones(v), mask, b, factor
 
 
-def _absorb(kernel, block_tokens, key, value, key_mask, logs):
+def _absorb(kernel, fixed, tensors):
     """Returns the running maximum and the sums after all keys, as in `State`."""
-    keys = _Keys(kernel, block_tokens, key, value, key_mask, logs)
+    keys, (key, value, _) = _Keys(kernel, fixed, tensors), tensors
     heads = keys.heads
 
     def step(i, r, sums):
@@ -284,14 +265,14 @@ def _absorb(kernel, block_tokens, key, value, key_mask, logs):
     shape = shape if keys.blocks.many else (1, 1)
     start = initial_state(*shape, keys.num_features, size(value, 3), heads.dtype)
     r, sums = keys.blocks.loop(step, heads.state_rows(start))
-    return heads.state(r + tf.zeros_like(sums[:, :1]), sums)
+    return heads.state(r + tf.zeros_like(sums[:, :1]), sums), ()
 
 
-def _pull_keys(kernel, block_tokens, key, value, key_mask, logs, r, dsums):
+def _pull_keys(kernel, fixed, tensors, results, saved, dresults):
     """Returns gradients of key, value, logs and `kernel.trained`."""
-    keys = _Keys(kernel, block_tokens, key, value, key_mask, logs)
+    keys = _Keys(kernel, fixed, tensors)
     blocks, heads = keys.blocks, keys.heads
-    r, dsums = heads.state_rows((r, dsums))
+    r, dsums = heads.state_rows((results[0], dresults[1]))
 
     def step(i, arrays, dtrained):
         y, v, mask, b, factor = keys.read(i)
@@ -304,15 +285,15 @@ def _pull_keys(kernel, block_tokens, key, value, key_mask, logs, r, dsums):
         arrays = [z.write(i, heads.key_block(x)) for z, x in zip(arrays, found)]
         return arrays, [x + y for x, y in zip(dtrained, more)]
 
-    inputs = key, value, *logs
-    arrays = [blocks.array(heads.dtype) for _ in inputs]
+    arrays = [blocks.array(heads.dtype) for _ in keys.given]
     dtrained = [tf.zeros_like(x) for x in kernel.trained]
     arrays, dtrained = blocks.loop(step, (arrays, dtrained))
-    return *blocks.join_in_turn(arrays, inputs), *dtrained
+    return *blocks.join_in_turn(arrays, keys.given), *dtrained
 
 
-def _queries(block_tokens, query, r, sums):
+def _queries(fixed, tensors):
     """Returns `Heads` and `Blocks` of queries, and a state as rows."""
+    (block_tokens, r), (query, sums) = fixed, tensors
     key = r[:, tf.newaxis]  # (B, 1, K, M): `Heads` reads axis 2
     heads = Heads(query, key, query)
     # a block has as many rows as a block of keys
@@ -321,9 +302,10 @@ def _queries(block_tokens, query, r, sums):
     return heads, blocks, heads.state_rows((r, sums))
 
 
-def _answer(kernel, block_tokens, query, r, sums):
+def _answer(kernel, fixed, tensors):
     """Returns the output and the normalizers of queries."""
-    heads, blocks, (r, sums) = _queries(block_tokens, query, r, sums)
+    heads, blocks, (r, sums) = _queries(fixed, tensors)
+    query = tensors[0]
     queries = blocks.cut(query)
 
     def step(i, outputs, normalizers):
@@ -344,13 +326,15 @@ def _answer(kernel, block_tokens, query, r, sums):
     arrays = [blocks.array(heads.dtype, shape) for shape in shapes]
     outputs, normalizers = blocks.loop(step, arrays)
     static = dim if isinstance(dim, int) else None
-    return blocks.join(outputs, (*query.shape[:3], static)), normalizers.stack()
+    output = blocks.join(outputs, (*query.shape[:3], static))
+    return (output,), normalizers.stack()
 
 
-def _pull_queries(kernel, block_tokens, query, r, sums, output, normalizers, doutput):
+def _pull_queries(kernel, fixed, tensors, results, normalizers, dresults):
     """Returns gradients of query, sums and `kernel.trained`."""
-    heads, blocks, (r, sums) = _queries(block_tokens, query, r, sums)
-    queries, outputs, doutputs = map(blocks.cut, (query, output, doutput))
+    heads, blocks, (r, sums) = _queries(fixed, tensors)
+    query, given = tensors[0], (tensors[0], *results, *dresults)
+    queries, outputs, doutputs = map(blocks.cut, given)
 
     def step(i, dqueries, dsums, dtrained):
         x = heads.query_rows(queries, i)

@@ -1,6 +1,5 @@
 """Causal attention, in time and memory linear in the length."""
 
-import functools
 import typing
 
 import tensorflow as tf
@@ -13,7 +12,6 @@ from keras_performer.ops.checks import (
     check_no_window,
     check_state,
 )
-from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.linear.loops import Causal
@@ -169,7 +167,6 @@ def attend_within(
         `None` unless the reach is bidirectional.
     """
     heads = Heads(query, keys.key, keys.value)
-    call = functools.partial(compile.call, jit_compile=jit_compile)
     r, sums = heads.state_rows(state)
     r = tf.stop_gradient(r)
     masks = keys.seen, starts
@@ -179,11 +176,16 @@ def attend_within(
     elif query.shape[1] == 1:
         inputs = reach.with_reverses(query, keys.key, keys.value)
         inputs = reach, masks, *inputs, gain, fades, r, sums
-        *found, r, sums = call(one_token, kernel, *inputs)
+        *found, r, sums = compile.call(
+            one_token, kernel, *inputs, jit_compile=jit_compile
+        )
     else:
-        loops = reach, chunk_size, masks
-        inputs = query, keys.key, keys.value, sums, gain, fades, r
-        *found, r, sums = _many_tokens(call, kernel, loops, *inputs)
+        fixed = reach, chunk_size, masks, r
+        tensors = query, keys.key, keys.value, sums, gain, *fades
+        output, r, sums, *logs = compile.call_with_gradient(
+            _forward, _backward, kernel, fixed, tensors, jit_compile
+        )
+        found = output, *(*logs, None, None)[:2]
     return Found(*found, State(*heads.state(tf.stop_gradient(r), sums)))
 
 
@@ -209,35 +211,14 @@ def _of_no_examples(query, keys, gain):
     return output, tf.zeros((*shape, 1), nothing.dtype), None
 
 
-def _many_tokens(call, kernel, loops, query, key, value, sums, gain, fades, r):
-    """Runs the loops with a custom gradient."""
-    gains = () if gain is None else (gain,)
-
-    @custom_gradient
-    def attention(query, key, value, sums, *others):
-        gain, others = (others[0], others[1:]) if gains else (None, others)
-        fades_, trained = others[: len(fades)], others[len(fades) :]
-        inputs = kernel.with_trained(trained), loops, (query, key, value), gain, fades_
-        output, logs, r_end, sums_end, saved = call(_forward, *inputs, r, sums)
-
-        def gradient(doutput, _, dsums, dlog_sums=None, *dsigns):
-            log_sums = logs[0] if logs else None
-            ends = output, log_sums, saved, doutput, dlog_sums, dsums
-            gradients = call(_backward, *inputs, *ends, inline=False)
-            dinputs, dgain, dfades, dtrained = gradients
-            return *dinputs, *([dgain] if gains else []), *dfades, *dtrained
-
-        return (output, r_end, sums_end, *logs), gradient
-
-    found = attention(query, key, value, sums, *gains, *fades, *kernel.trained)
-    # log-sums and signs come last, if any
-    output, r, sums, log_sums, signs = (*found, None, None)[:5]
-    return output, log_sums, signs, r, sums
+def _forward(kernel, fixed, tensors):
+    return _loops(kernel, fixed, tensors).forward(fixed[-1], tensors[3])
 
 
-def _forward(kernel, loops, tensors, gain, fades, r, sums):
-    return Causal(kernel, *loops, tensors, gain, *fades).forward(r, sums)
+def _backward(kernel, fixed, tensors, results, saved, dresults):
+    return _loops(kernel, fixed, tensors).backward(results, saved, dresults)
 
 
-def _backward(kernel, loops, tensors, gain, fades, *ends):
-    return Causal(kernel, *loops, tensors, gain, *fades).backward(*ends)
+def _loops(kernel, fixed, tensors):
+    query, key, value, _, gain, *fades = tensors
+    return Causal(kernel, *fixed[:-1], (query, key, value), gain, *fades)

@@ -242,10 +242,9 @@ class Causal:
         """Computes attention, the state after it, and the residuals of `backward`.
 
         Returns:
-            `(output, logs, r, sums, saved)`: weighted means of values, `(B, T, N, V)`;
-            a list of the log-sums, `(B, T, N, 1)`, and without a gain their signs,
-            empty if causal without a gain; the state after the last token; the
-            residuals.
+            `(output, r, sums, *logs), saved`: weighted means of values, `(B, T, N, V)`;
+            the state after the last token; the log-sums, `(B, T, N, 1)`, and without a
+            gain their signs, neither if causal without a gain; the residuals.
         """
         kernel, heads, blocks = self.kernel, self.heads, self.blocks
         query, value, start = self.query, self.keys[1], (r, sums)
@@ -287,15 +286,17 @@ class Causal:
         shape = query.shape[:3]
         dims = value.shape[3], 1, 1
         output, *logs = (blocks.join(z, (*shape, dim)) for z, dim in zip(found, dims))
-        return output, logs, r, sums, (normalizers.stack(), states)
+        return (output, r, sums, *logs), (normalizers.stack(), states)
 
-    def backward(self, output, log_sums, saved, doutput, dlog_sums, dsums):
-        """Computes gradients `(inputs, gain, decays, trained)`.
+    def backward(self, results, saved, dresults):
+        """Computes gradients, in this order, of what is given of these.
 
-        Inputs are query, key, value and the sums before; decays are the gates and the
-        fade, if any.
+        Query, key, value, the sums before, gain, gates, fade and `kernel.trained`.
+        `results` and `saved` are from `forward`, `dresults` the gradients of results.
         """
         kernel, heads, blocks = self.kernel, self.heads, self.blocks
+        output, _, _, log_sums = (*results, None)[:4]
+        doutput, _, dsums, dlog_sums = (*dresults, None)[:4]
         normalizers, states = saved
         rows = [
             None if z is None else blocks.cut(z)
@@ -356,7 +357,8 @@ class Causal:
             self.halo.gradients(step, start, queries, self.keys, heads.dtype)
         )
         inputs = self.reach.pull_reverses(dquery, dkey, dvalue)
-        return (*inputs, dsums), dgain, (*dgates, *dfade), dtrained
+        dgain = [] if self.gain is None else [dgain]
+        return *inputs, dsums, *dgain, *dgates, *dfade, *dtrained
 
     def _with_near(self, i, x, read, output, normalizer, lacks):
         """Adds the gain and the near keys to the results for far keys.

@@ -9,7 +9,6 @@ from keras_performer.ops.checks import (
     check_window,
 )
 from keras_performer.ops.decays import gates
-from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.local.loops import backward_pass, forward_pass
 from keras_performer.ops.local.recent import Recent, check_recent, reach_within
 from keras_performer.ops.segments import segment_numbers
@@ -103,25 +102,11 @@ def attend(
     numbers = None
     if starts is not None:
         numbers = tf.pad(segment_numbers(starts), [[0, 0], [before, 0]])
-
-    fades = ()
+    decay = None
     if keys.decay is not None:
         dtype = compute_dtype(query, keys.key, keys.value)
-        fades = (tf.expand_dims(gates(keys.decay, dtype), -1),)
-
-    @custom_gradient
-    def attention(query, key, value, *fades):
-        options = reach, before, sliding_window, causal, numbers
-        inputs = options, query, key, value, keys.seen, *(fades or [None])
-        output, log_sums = compile.call(
-            forward_pass, None, *inputs, jit_compile=jit_compile
-        )
-
-        def gradient(doutput, dlog_sums):
-            arguments = *inputs, output, log_sums, doutput, dlog_sums
-            options = {"jit_compile": jit_compile, "inline": False}
-            return compile.call(backward_pass, None, *arguments, **options)
-
-        return (output, log_sums), gradient
-
-    return attention(query, keys.key, keys.value, *fades)
+        decay = tf.expand_dims(gates(keys.decay, dtype), -1)
+    fixed = (reach, before, sliding_window, causal, numbers), keys.seen
+    tensors = query, keys.key, keys.value, decay
+    passes = forward_pass, backward_pass
+    return compile.call_with_gradient(*passes, None, fixed, tensors, jit_compile)

@@ -12,13 +12,15 @@ from keras_performer.ops.normalizer import with_normalizer_gradient
 from keras_performer.ops.shapes import ceil_div, size
 
 
-def forward_pass(_, options, query, *keys):
-    return Local(options, query, *keys).forward(query)
+def forward_pass(_, fixed, tensors):
+    (options, seen), (query, key, value, gates) = fixed, tensors
+    return Local(options, query, key, value, seen, gates).forward(query), ()
 
 
-def backward_pass(_, options, query, key, value, seen, gates, *ends):
+def backward_pass(_, fixed, tensors, results, saved, dresults):
+    (options, seen), (query, key, value, gates) = fixed, tensors
     loops = Local(options, query, key, value, seen, gates)
-    return loops.backward(query, key, value, gates, *ends)
+    return loops.backward(query, key, value, gates, *results, *dresults)
 
 
 class Local:

@@ -174,7 +174,7 @@ class Causal:
         if self.reach.bidirectional and not self.reach.delay:
             shares = log_halves(tokens, group, self.heads.dtype)
         if self.numbers is None:
-            return pairs_of(visible, mask)._replace(log_shares=shares)
+            return pairs_of(visible, shares, mask)
         halo = self.halo.size
         start, count = i * self.blocks.tokens, halo + self.blocks.tokens + 1
         numbers = self.heads.rows_of_mask(slice_of(self.numbers, start, count))
@@ -187,11 +187,12 @@ class Causal:
         first = halo - self.reach.delay
         return pairs_of_segments(
             visible,
+            shares,
             mask,
             repeat(in_chunks(halo + 1), group, 2),
             in_chunks(first + 1),
             in_chunks(first)[:, :, :1],
-        )._replace(log_shares=shares)
+        )
 
     def _block(self, i, x, y, v, gates, r, sums):
         """Returns block i, and its far keys, their values with ones, and their mask."""

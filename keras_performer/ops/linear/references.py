@@ -67,15 +67,14 @@ def references(kernel, b, pairs, r, decays):
         rise = top - first
         rows, keys, safe = first, first, after
     else:
-        own_first = _gathered(b, pairs.first_of_keys, pairs.keys_see)
-        keys = tf.where(pairs.keys_go_on, first, own_first)
-        own_first = _gathered(b, pairs.first_of_rows, pairs.rows_see)
-        rows = tf.where(pairs.goes_on, first, own_first)
+        keys = tf.where(pairs.keys_go_on, first, pairs.first_of_keys.gather(b))
+        rows = tf.where(pairs.goes_on, first, pairs.first_of_rows.gather(b))
         rise = _largest(b - keys, -1)
         safe = tf.where(pairs.lasts, after, top)
     rare = _largest(rise, (2, 3)) >= kernel.max_rise
     if decays is not None:
-        loses = _largest(_fall(b, keys), (2, 3)) >= kernel.max_rise
+        fall = tf.where(b > EMPTY, keys - b, EMPTY)  # of visible keys, below references
+        loses = _largest(fall, (2, 3)) >= kernel.max_rise
         fades = decays.past <= -kernel.max_rise
         rare = tf.logical_or(rare, tf.logical_and(fades, loses))
         safe -= decays.end
@@ -113,11 +112,6 @@ def _without_stabilizer(pairs, r, decays):
     return References(rows, rows, None, None, to_next, None, r, None)
 
 
-def _fall(b, keys):
-    """Returns how far visible keys fall below references, `(X, chunks, 1, M)`."""
-    return _largest(tf.where(b > EMPTY, keys - b, EMPTY))
-
-
 def _running_max(r, top, whole, decays):
     """Returns running maxima: before and after each chunk, and after all.
 
@@ -148,17 +142,12 @@ def _going_on(b, pairs, before):
     If this is not the chunk's first token, it counts only where the sums before are
     empty, because rows before the key see the sums alone.
     """
-    if pairs.first_key is None:
+    if pairs.first is None:
         return tf.maximum(before, b[:, :, :1])
-    first = _gathered(b, pairs.first_key, pairs.sees_key)
+    first = pairs.first.gather(b)
     empty = before[..., :1] <= EMPTY
-    counts = tf.logical_or(empty, tf.expand_dims(pairs.first_key == 0, -1))
+    counts = tf.logical_or(empty, tf.expand_dims(pairs.first.index == 0, -1))
     return tf.maximum(before, tf.where(counts, first, EMPTY))
-
-
-def _gathered(b, indices, exist):
-    """Gathers log-features of keys; `EMPTY` where none exists."""
-    return tf.where(exist, tf.gather(b, indices, batch_dims=2), EMPTY)
 
 
 def _largest(x, axis=2):

@@ -140,19 +140,6 @@ class Decays(typing.NamedTuple):
     end: tf.Tensor
     level: tf.Tensor
 
-    def added(self, rare):
-        """Returns log-decays of keys that enter the sums, `(common, rare)`.
-
-        Features are multiplied by exp(common); `rare` is added to log-features. Each
-        is 0 in the other kind of chunk; `rare` is `None` without a stabilizer.
-        """
-        # a masked key after the last visible one may exceed the scale
-        logs = tf.minimum(self.keys - self.end, 0.0)
-        if rare is None:
-            return logs, None
-        nothing = tf.constant(0.0, logs.dtype)
-        return tf.where(rare, nothing, logs), tf.where(rare, logs, nothing)
-
 
 def decays_of(gates, pairs, mask, group, start):
     """Returns the `Decays` of a block.

@@ -128,11 +128,11 @@ class Kernel:
 
     def query_gradient(self, a, features, dfeatures):
         """Returns the gradient of a, for features from `normalized_query_features`."""
-        return _derivative(lambda a: self.query_features(a, None)[0], a, dfeatures)
+        return _gradients(lambda a: self.query_features(a, None)[0], [a], dfeatures)[0]
 
     def key_gradient(self, b, features, dfeatures, mask):
         """Returns the gradient of b."""
-        return _derivative(lambda b: self.key_features(b, None, mask), b, dfeatures)
+        return _gradients(lambda b: self.key_features(b, None, mask), [b], dfeatures)[0]
 
     def normalizer(self, peak, denominator):
         """Returns the normalizer as the backward pass takes it, here 1 / the sum."""
@@ -174,7 +174,7 @@ class Kernel:
 
     def pull_left_out(self, query, dlog):
         """Returns the gradient of `log_left_out`, of the shape of the query."""
-        return _derivative(self.log_left_out, query, dlog)
+        return _gradients(self.log_left_out, [query], dlog)[0]
 
     def normalized_query_features(self, a, r, normalizer):
         """Returns features divided by the normalizer, unless `divided` divides."""
@@ -287,11 +287,11 @@ class Kernel:
         self._weights = None if matrix is None else matrix * scale(matrix)
 
     def _pull(self, project, x, upstream):
-        sources = [tf.identity(tensor) for tensor in (x, *self.trained)]
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(sources)
-            projected = project(self.with_trained(sources[1:]), sources[0])
-        dx, *dtrained = _gradient(tape, projected, sources, upstream)
+        def projected(x, *trained):
+            return project(self.with_trained(trained), x)
+
+        inputs = [tf.identity(tensor) for tensor in (x, *self.trained)]
+        dx, *dtrained = _gradients(projected, inputs, upstream)
         return dx, dtrained
 
 
@@ -324,17 +324,13 @@ def split_heads(x, num_heads):
     return tf.reshape(x, shape)
 
 
-def _derivative(function, x, upstream):
+def _gradients(function, inputs, upstream):
     with tf.GradientTape(watch_accessed_variables=False) as tape:
-        tape.watch(x)
-        y = function(x)
-    return _gradient(tape, y, x, upstream)
-
-
-def _gradient(tape, target, sources, upstream):
+        tape.watch(inputs)
+        output = function(*inputs)
     return tape.gradient(
-        target,
-        sources,
+        output,
+        inputs,
         output_gradients=upstream,
         unconnected_gradients=tf.UnconnectedGradients.ZERO,
     )

@@ -33,7 +33,8 @@ class Block(typing.NamedTuple):
         pairs: `Pairs`.
         references: `References`.
         decays: `Decays`, or `None`.
-        fades: log-decays of the features of keys that enter the sums, or `None`.
+        fades: log-decays of the features of keys that enter the sums, 0 in rare
+            chunks; or `None`.
         e: features of keys, `(X, chunks, tokens, M)`.
         added: features of keys that enter the sums, like `e`, with their decays; 0
             before the chunk's last segment.
@@ -89,10 +90,13 @@ def block_of(kernel, a, b, v, mask, pairs, r, sums, gates, group):
     found = references(kernel, b, pairs, r, decays)
     logs, fades = b, None
     if decays is not None:
-        fades, rare = decays.added(found.rare)
-        if rare is not None:
+        # a masked key after the last visible one may exceed the scale
+        fades = tf.minimum(decays.keys - decays.end, 0.0)
+        if found.rare is not None:
             # in rare chunks the features themselves include the decays
-            logs = b + rare
+            nothing = tf.constant(0.0, b.dtype)
+            logs = b + tf.where(found.rare, fades, nothing)
+            fades = tf.where(found.rare, nothing, fades)
     e = kernel.key_features(logs, found.keys, mask)
     block = Block(a, b, v, mask, pairs, found, decays, fades, e, e, None, None)
     block = block._replace(added=block.of_added(e))

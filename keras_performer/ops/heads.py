@@ -29,10 +29,9 @@ class Heads:
         x = tf.transpose(x, (0, 2, 1, 3, 4))
         return tf.reshape(x, (-1, tokens * self.group, dim))
 
-    def query_rows_shape(self, query, tokens, dim):
-        """Returns the shape of `query_rows` for `tokens` tokens of size `dim`."""
-        rows = tokens * self.group
-        return size(query, 0) * self.num_key_value_heads, rows, dim
+    def number_shape(self, query, tokens):
+        """Returns the shape of one number for each row of a block of queries."""
+        return size(query, 0) * self.num_key_value_heads, tokens * self.group, 1
 
     def key_rows(self, x, i):
         """Block i of `(B, count, tokens, K, dim)` as `(X, tokens, dim)`."""

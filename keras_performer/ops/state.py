@@ -321,7 +321,7 @@ def _answer(kernel, fixed, tensors):
     dim = size(sums, -2) - 1
     shapes = (
         blocks.block_shape(query, dim),
-        heads.query_rows_shape(query, blocks.tokens, 1),
+        heads.number_shape(query, blocks.tokens),
     )
     arrays = [blocks.array(heads.dtype, shape) for shape in shapes]
     outputs, normalizers = blocks.loop(step, arrays)

@@ -260,14 +260,14 @@ def attend(kernel, query, keys, visible, gain, far, near, options):
     window, chunk_size, jit_compile = options
     starts, length = visible.starts, size(query, 1)
     all_near = near is None and isinstance(length, int) and window >= length
-    if visible.causal and not all_near:
-        given = query, keys, gain, far, near, options
-        output, _, *state = attend_with_state(kernel, *given, starts=starts)
-        return output, *state
     if all_near:
         seen = window, visible.causal, jit_compile, starts
         output, _ = local.attend(None, query, keys, None, *seen)
         output = _unchanged(output, gain, *kernel.trained)
+    elif visible.causal:
+        given = query, keys, gain, far, near, options
+        output, _, *state = attend_with_state(kernel, *given, starts=starts)
+        return output, *state
     else:
         given = query, keys.key, keys.value, window, gain, chunk_size
         output = bidirectional.attend_both_ways(

@@ -274,7 +274,7 @@ class Causal:
             state = shaped((block.references.r_new, block.end), state)
             return state, states, *arrays
 
-        shapes = [heads.query_rows_shape(query, blocks.tokens, 1)]
+        shapes = [heads.number_shape(query, blocks.tokens)]
         shapes.append(blocks.block_shape(query, size(value, 3)))
         num_logs = 2 * self.reach.bidirectional if self.gain is None else 1
         shapes += [blocks.block_shape(query, 1)] * num_logs

@@ -1,4 +1,4 @@
-"""Cases for `contract.check_layer`: one or several for each exported layer."""
+"""Cases for `tests/contract.py`: one or several for each exported layer."""
 
 import dataclasses
 import functools
@@ -43,22 +43,19 @@ class Case:
         names = [which[len(self.widths) - 1], "padding_mask", "key_mask", "mask"]
         return next(name for name in names if name in parameters)
 
-    def input_shapes(self):
-        """Returns shapes of unknown length, without the batch axis."""
+    def symbolic_inputs(self):
+        """Returns symbolic tensors of unknown batch size and length."""
         if self.vocabulary_size:
-            return [(None,)]
-        return [(None, width) for width in self.widths]
+            return [keras.Input((None,), dtype="int32")]
+        return [keras.Input((None, width)) for width in self.widths]
 
-    def input_dtype(self):
-        return "int32" if self.vocabulary_size else None
-
-    def inputs(self, batch=2, length=5, dtype="float32"):
+    def inputs(self, batch=2, length=5):
         """Returns random inputs; the second one, for keys, is longer by two."""
         random = np.random.default_rng(batch * length)
         if self.vocabulary_size:
             return [random.integers(self.vocabulary_size, size=(batch, length))]
         return [
-            random.standard_normal((batch, length + 2 * index, width)).astype(dtype)
+            random.standard_normal((batch, length + 2 * index, width)).astype("float32")
             for index, width in enumerate(self.widths)
         ]
 

@@ -1,4 +1,4 @@
-"""Promises of every exported layer, which `check_layer` checks."""
+"""Promises of every exported layer, as functions of a `tests.cases.Case`."""
 
 import inspect
 import json
@@ -12,17 +12,6 @@ from tests.layers.inputs import output_and_gradients
 from tests.layers.twins import randomize
 
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16", "float64")
-
-
-def check_layer(case, promises=None):
-    """Raises an `AssertionError` if a layer breaks one of the promises.
-
-    Args:
-        case: a `tests.cases.Case`.
-        promises: functions of a case. Defaults to all of `PROMISES`.
-    """
-    for promise in PROMISES if promises is None else promises:
-        promise(case)
 
 
 def named_arguments(layer_class):
@@ -65,7 +54,7 @@ def config_is_the_signature_and_round_trips(case):
     expected = layer(*inputs)
     again(*inputs)
     again.set_weights(layer.get_weights())
-    assert_equal_bits(again(*inputs), expected)
+    np.testing.assert_array_equal(again(*inputs), expected)
     with pytest.raises((TypeError, ValueError), match="no_such_argument"):
         case.make(no_such_argument=1)
 
@@ -86,7 +75,7 @@ def keras_file_gives_equal_bits(case):
     assert [w.name for w in restored.weights] == [w.name for w in model.weights]
     for one, other in zip(restored.get_weights(), model.get_weights()):
         np.testing.assert_array_equal(one, other)
-    assert_equal_bits(restored(inputs), output)
+    np.testing.assert_array_equal(restored(inputs), output)
 
 
 def every_dtype_policy_gives_the_same_numbers(case):
@@ -181,8 +170,7 @@ def assert_close_gradients(actual, expected, tolerance):
 
 def model_of(case, **overrides):
     """Returns the layer in a functional model of unknown batch size and length."""
-    dtype = case.input_dtype()
-    inputs = [keras.Input(shape, dtype=dtype) for shape in case.input_shapes()]
+    inputs = case.symbolic_inputs()
     return keras.Model(inputs, case.make(**overrides)(*inputs))
 
 
@@ -207,7 +195,3 @@ def relative_error(actual, expected):
 
 def assert_close(actual, expected, tolerance):
     assert relative_error(actual, expected) < tolerance
-
-
-def assert_equal_bits(actual, expected):
-    np.testing.assert_array_equal(np.asarray(actual), np.asarray(expected))

@@ -8,12 +8,12 @@ from tensorflow.python.framework import op_callbacks
 NOT_NUMBERS = tf.variant, tf.resource, tf.string
 
 
-def kept_for_gradients(function, shapes, dtype="float32"):
+def kept_for_gradients(function, shapes):
     """Returns the shapes of all tensors of the forward pass that gradients read.
 
     Args:
         function: function of tensors. Its inputs are not counted.
-        shapes: list of static shapes of the tensors.
+        shapes: list of static shapes of the tensors, which are float32.
     """
 
     def source(x):
@@ -37,7 +37,7 @@ def kept_for_gradients(function, shapes, dtype="float32"):
         )
         return gradients
 
-    step.get_concrete_function(*(tf.TensorSpec(shape, dtype) for shape in shapes))
+    step.get_concrete_function(*map(tf.TensorSpec, shapes))
     return kept
 
 

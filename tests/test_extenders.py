@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_performer import PerformerAttention, feature_maps, layers, ops
 from keras_performer.ops import compile
 from tests.cases import Case
-from tests.contract import check_layer, relative_error, tensors
+from tests.contract import PROMISES, relative_error, tensors
 from tests.layers import twins
 
 # -- An attention in one file.
@@ -128,7 +128,8 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["attention", "feature_map", "trained_feature_map"])
 def test_what_a_stranger_wrote_keeps_the_contract(name):
-    check_layer(CASES[name])
+    for promise in PROMISES:
+        promise(CASES[name])
 
 
 def test_a_checkpoint_of_tensorflow_holds_all_parameters_of_a_map():

@@ -1,5 +1,6 @@
 """Slices of sequences on several replicas give the numbers of one device."""
 
+import itertools
 import math
 import re
 
@@ -30,9 +31,9 @@ def replicas(count):
     return sequence_parallel(tf.distribute.MirroredStrategy(devices))
 
 
-def inputs(count, packed=False, seed=0):
+def inputs(count, packed):
     """Returns whole sequences, a mask and, if packed, ids of segments."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     shape = BATCH, TOKENS * count
     given = {"x": rng.normal(size=(*shape, WIDTH)), "mask": rng.random(shape) > 0.2}
     if packed:  # some segments go on in the next slice, one goes on over three
@@ -135,24 +136,21 @@ def attention(causal, **options):
     return PerformerAttention(**shared, causal=causal, **options)
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
-@pytest.mark.parametrize("options", ATTENTIONS.values(), ids=ATTENTIONS)
-def test_attention_has_the_numbers_of_one_device(options, causal):
-    assert_equal(compare(lambda: attention(causal, **options), 3))
+PACKED = ["softmax", "window and gate", "relu and gate", "local and gate"]
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 @pytest.mark.parametrize(
-    "name", ["softmax", "window and gate", "relu and gate", "local and gate"]
+    ("name", "causal", "count", "packed"),
+    [
+        *itertools.product(ATTENTIONS, (True, False), [3], [False]),
+        *itertools.product(PACKED, (True, False), [3], [True]),
+        ("window and gate", True, 2, True),
+        ("window and gate", False, 4, True),
+    ],
 )
-def test_packed_sequences_have_the_numbers_of_one_device(name, causal):
-    assert_equal(compare(lambda: attention(causal, **ATTENTIONS[name]), 3, True))
-
-
-@pytest.mark.parametrize(("count", "causal"), [(2, True), (4, False)])
-def test_other_numbers_of_replicas(count, causal):
-    options = ATTENTIONS["window and gate"]
-    assert_equal(compare(lambda: attention(causal, **options), count, packed=True))
+def test_attention_has_the_numbers_of_one_device(name, causal, count, packed):
+    options = ATTENTIONS[name]
+    assert_equal(compare(lambda: attention(causal, **options), count, packed))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -307,12 +305,6 @@ def test_each_worker_gets_the_slices_of_its_replicas():
 # -- What is refused.
 
 
-def run_slices(strategy, function, length=16):
-    data = tf.data.Dataset.from_tensors(tf.zeros((1, length, WIDTH)))
-    batch = next(iter(strategy.experimental_distribute_dataset(data)))
-    return strategy.run(function, (batch,))
-
-
 def called(make, **call):
     """Returns a function that calls a layer on slices of 8 tokens."""
 
@@ -320,7 +312,9 @@ def called(make, **call):
         with strategy.scope():
             layer = make()
             layer.build((1, 8, WIDTH))
-        return run_slices(strategy, lambda x: layer(x, **call))
+        data = tf.data.Dataset.from_tensors(tf.zeros((1, 16, WIDTH)))
+        batch = next(iter(strategy.experimental_distribute_dataset(data)))
+        return strategy.run(lambda x: layer(x, **call), (batch,))
 
     return use
 

@@ -8,11 +8,12 @@ import tensorflow as tf
 from keras_performer import calibrate, convert_to_performer, convert_to_softmax, ops
 from keras_performer.conversion import calibration as joint_choice
 from keras_performer.conversion import fitting
-from keras_performer.conversion.errors import relative_error
+from keras_performer.conversion.errors import relative_error as error_of_sums
 from keras_performer.conversion.fitting import RIDGE, Moments
 from keras_performer.layers import PerformerAttention
 from keras_performer.layers.call_inputs import Inputs
 from keras_performer.ops import Visibility
+from tests.contract import relative_error
 
 # Keras 3.10 warns about every functional model that it makes from a config.
 pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
@@ -44,12 +45,6 @@ def converted(model, **options):
     return convert_to_performer(model, **{**given, **options})[0]
 
 
-def error_of(model, exact, x):
-    """Returns the relative error of a model's output."""
-    output, expected = (keras.ops.convert_to_numpy(m(x)) for m in (model, exact))
-    return np.linalg.norm(output - expected) / np.linalg.norm(expected)
-
-
 def error_of_heads(layer, x, causal):
     """Returns the relative error of attended values, computed by the layer."""
     heads = [layer.project(name, tf.constant(x)) for name in ("query", "key", "value")]
@@ -76,11 +71,13 @@ def test_a_fitted_model_is_nearer_and_exactly_the_same(causal, window):
         if of_layer is not None:
             error = error_of_heads(one.get_layer("one"), data(), causal)
             np.testing.assert_allclose(of_layer, error, rtol=1e-3)
-        np.testing.assert_allclose(of_model, error_of(one, model, data()), rtol=1e-3)
+        error = relative_error(one(data()), model(data()))
+        np.testing.assert_allclose(of_model, error, rtol=1e-3)
     assert f"{report.after:.3f} after" in str(report)
     # the output for other data
     x = data(seed=9)
-    assert error_of(fitted, model, x) < 0.8 * error_of(performer, model, x)
+    errors = [relative_error(m(x), model(x)) for m in (fitted, performer)]
+    assert errors[0] < 0.8 * errors[1]
     # exact attention with its weights equals the model
     assert_same_softmax(fitted, model)
     for old, new in zip(before, performer.get_weights(), strict=True):
@@ -124,7 +121,7 @@ def test_outputs_without_floats_other_than_0_keep_the_fits(last):
     + [(np.inf, 1.0, np.inf), (np.inf, np.inf, np.inf)],
 )
 def test_relative_errors_of_sums_that_are_0_or_overflow(squares, of_exact, error):
-    found = relative_error(np.float64(squares), np.float64(of_exact))
+    found = error_of_sums(np.float64(squares), np.float64(of_exact))
     np.testing.assert_equal(found, error)
 
 
@@ -276,7 +273,7 @@ def test_gains_of_all_layers_are_those_of_the_least_error(wrong, models):
     model, fitted, exact = models
     x = data()[:3]  # the choice uses all three
     errors = {
-        change: error_of(with_gains(fitted, wrong + change), exact, x)
+        change: relative_error(with_gains(fitted, wrong + change)(x), exact(x))
         for change in joint_choice.CHANGES + joint_choice.FURTHER_CHANGES
     }
     with_gains(model, 20.0)
@@ -288,7 +285,8 @@ def test_gains_of_all_layers_are_those_of_the_least_error(wrong, models):
     assert best in (1.0 - wrong, 1.0) and errors[best] < 0.95 * errors[0.0]
     assert found.fitted and found.change == best
     np.testing.assert_allclose(found.after, errors[found.change], rtol=1e-4)
-    np.testing.assert_allclose(found.before, error_of(model, exact, x), rtol=1e-4)
+    before = relative_error(model(x), exact(x))
+    np.testing.assert_allclose(found.before, before, rtol=1e-4)
     for one, gain in ((model, 20.0), (fitted, wrong + best)):
         for layer in layers_of(one):
             np.testing.assert_allclose(layer.log_gain, [gain] * 2, rtol=1e-6)
@@ -299,7 +297,7 @@ def test_little_changes_nothing(models):
     x = data()
     for model, gain in zip(models, (1.0, 2.0)):
         with_gains(model, gain)
-    errors = [error_of(model, exact, x) for model in models]
+    errors = [relative_error(model(x), exact(x)) for model in models]
     assert 0.95 * errors[1] < errors[0] < errors[1]
     found = joint_choice.choose(exact, *models, layers_of(models[1]), [x])
     assert found.fitted and found.change == 0.0
@@ -319,7 +317,8 @@ def test_layers_stay_where_fitted_ones_do_harm(monkeypatch):
     for before, after in zip(model.get_weights(), same.get_weights(), strict=True):
         np.testing.assert_array_equal(before, after)
     exact, _ = convert_to_softmax(model)
-    np.testing.assert_allclose(report.after, error_of(same, exact, x), rtol=1e-4)
+    after = relative_error(same(x), exact(x))
+    np.testing.assert_allclose(report.after, after, rtol=1e-4)
     assert report.before == report.after
     assert [row.before for row in report.layers] == [row.after for row in report.layers]
     assert "stay as they were" in str(report)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_performer import calibrate, convert_to_performer, transfer_attention
 from keras_performer.conversion import TransferredLayer, TransferReport
 from keras_performer.layers import ExactAttention
+from tests.contract import relative_error
 
 # Keras 3.10 warns about every functional model that it makes from a config.
 pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
@@ -57,13 +58,6 @@ def moved(model, exact_window):
     for weight in (*layer.query_dense.weights, *layer.key_dense.weights):
         weight.assign_add(0.3 * random.normal(size=weight.shape))
     return model
-
-
-def error_of(model, teacher, x, there=True):
-    """Returns the relative error of a model's output at the tokens in `there`."""
-    output, wanted = (np.asarray(m(x), np.float64) for m in (model, teacher))
-    there = np.broadcast_to(there, output.shape[:2])
-    return np.linalg.norm((output - wanted)[there]) / np.linalg.norm(wanted[there])
 
 
 def values(weights):
@@ -118,8 +112,9 @@ def test_errors_are_those_of_data_that_is_held_out():
     )
     (row,) = report.layers
     held_out = tf.concat([one, other], 0)
-    np.testing.assert_allclose(row.before, error_of(model, teacher, held_out), 1e-4)
-    np.testing.assert_allclose(row.after, error_of(new, teacher, held_out), 1e-4)
+    for found, one in ((row.before, model), (row.after, new)):
+        wanted = relative_error(one(held_out), teacher(held_out))
+        np.testing.assert_allclose(found, wanted, 1e-4)
     assert row.after < row.before
     # only queries, keys and, with a window, gains train
     layer, old = (m.get_layer("one") for m in (new, model))
@@ -184,12 +179,10 @@ def test_layers_inside_of_layers_learn_each_from_the_teacher():
     x = data(2)
     exact = teacher.get_layer("blocks").blocks
     x = x + exact[0](x, x, use_causal_mask=True)
-    wanted = np.asarray(exact[1](x, x, use_causal_mask=True))
-    outputs = (layers[1](x, x, use_causal_mask=True) for layers in (second, first))
-    errors = [
-        np.linalg.norm(np.asarray(output) - wanted) / np.linalg.norm(wanted)
-        for output in outputs
-    ]
+    wanted, *outputs = (
+        layers[1](x, x, use_causal_mask=True) for layers in (exact, second, first)
+    )
+    errors = [relative_error(output, wanted) for output in outputs]
     (row,) = report.layers
     np.testing.assert_allclose(row[1:3], errors, rtol=1e-4)
     assert row.after < row.before

@@ -18,7 +18,7 @@ def make_images(count, seed=0):
     return ((start + rows + columns) % 256).astype(np.uint8)
 
 
-def write_npz(folder, train=(5, 3), validation=4):
+def write_npz(folder, train=(5, 3)):
     """Writes two training files and one for validation, channel by channel.
 
     Returns:
@@ -27,16 +27,16 @@ def write_npz(folder, train=(5, 3), validation=4):
     folder.mkdir(parents=True, exist_ok=True)
     parts = [make_images(count, seed) for seed, count in enumerate(train)]
     names = [f"train_data_batch_{index + 1}" for index in range(len(parts))]
-    held_out = make_images(validation, seed=100)
+    held_out = make_images(4, seed=100)
     for name, images in zip([*names, "val_data"], [*parts, held_out]):
         data = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
         np.savez(folder / f"{name}.npz", data=data, labels=np.arange(len(images)))
     return np.concatenate(parts), held_out
 
 
-def write_pngs(folder, train=6, validation=3, tar=False):
+def write_pngs(folder, train=6, tar=False):
     """Writes PNG files, and returns `(training images, validation images)`."""
-    both = make_images(train, seed=1), make_images(validation, seed=101)
+    both = make_images(train, seed=1), make_images(3, seed=101)
     for name, images in zip(("train_64x64", "valid_64x64"), both, strict=True):
         (folder / name).mkdir(parents=True)
         for index, image in enumerate(images):

@@ -9,6 +9,9 @@ import tensorflow as tf
 from keras_performer import PerformerAttention, PerformerLM
 from keras_performer.layers import choice
 
+# Biases that are not 0, as they are by default.
+BIAS = keras.initializers.RandomNormal(stddev=0.5, seed=6)
+
 
 def normal(shape, seed=0, std=1.0, dtype="float32"):
     return (std * np.random.default_rng(seed).standard_normal(shape)).astype(dtype)
@@ -17,8 +20,7 @@ def normal(shape, seed=0, std=1.0, dtype="float32"):
 def small_layer(**options):
     """Returns a layer of 3 heads of size 4, with 14 features and nonzero biases."""
     defaults = dict(num_heads=3, key_dim=4, num_random_features=14, seed=5)
-    defaults["bias_initializer"] = keras.initializers.RandomNormal(stddev=0.5, seed=6)
-    return PerformerAttention(**{**defaults, **options})
+    return PerformerAttention(**{**defaults, "bias_initializer": BIAS, **options})
 
 
 def output_and_gradients(function, inputs, weights=None, **call):

@@ -105,14 +105,21 @@ def test_threads_are_the_cores_at_hand_unless_set(monkeypatch):
     assert performer.cpu_threads() == 7
 
 
+def graph_of(layers, trained):
+    """Returns the graph of a stack of layers, with gradients if it is trained."""
+    stack = keras.Sequential(layers)
+    stack.build((None, 7, 3))
+
+    def step(x):
+        return output_and_gradients(stack, [x], training=True) if trained else stack(x)
+
+    return tf.function(step).get_concrete_function(tf.TensorSpec((2, 7, 3))).graph
+
+
 def test_layers_with_equal_options_share_what_is_compiled():
     def number(*all_options):
         layers = [small_layer(jit_compile=True, **options) for options in all_options]
-        stack = keras.Sequential(layers)
-        stack.build((None, 7, 3))
-        spec = tf.TensorSpec((2, 7, 3))
-        graph = tf.function(stack).get_concrete_function(spec).graph
-        return len(compiled_functions(graph))
+        return len(compiled_functions(graph_of(layers, trained=False)))
 
     relu = {"feature_map": "relu"}
     # one function for the keys, one for the queries; causal attention has one
@@ -122,10 +129,7 @@ def test_layers_with_equal_options_share_what_is_compiled():
 
 def test_training_compiles_four_passes_and_copies_no_inputs():
     layers = [small_layer(jit_compile=True, feature_map="relu") for _ in range(2)]
-    stack = keras.Sequential(layers)
-    stack.build((None, 7, 3))
-    step = tf.function(lambda x: output_and_gradients(stack, [x], training=True))
-    graph = step.get_concrete_function(tf.TensorSpec((2, 7, 3))).graph
+    graph = graph_of(layers, trained=True)
     library = graph.as_graph_def().library.function
     names = compiled_functions(graph)
     signatures = [f.signature for f in library if f.signature.name in names]
@@ -136,26 +140,20 @@ def test_training_compiles_four_passes_and_copies_no_inputs():
 
 def test_functions_are_shared_where_a_tape_records():
     """Sharing starts training sooner, but LiteRT cannot convert shared loops."""
-    stack = keras.Sequential([small_layer(jit_compile=False, causal=True)] * 2)
-    stack.build((None, 7, 3))
+    layers = [small_layer(jit_compile=False, causal=True)] * 2
 
-    def inline(function):
-        graph = tf.function(function).get_concrete_function(tf.TensorSpec((2, 7, 3)))
-        library = graph.graph.as_graph_def().library.function
+    def inline(trained):
+        library = graph_of(layers, trained).as_graph_def().library.function
         return [not f.attr["_noinline"].b for f in library if "run" in f.signature.name]
 
-    assert inline(stack) == []
-    trained = inline(lambda x: output_and_gradients(stack, [x], training=True))
-    assert trained == [False, False]  # forward and backward
+    assert inline(trained=False) == []
+    assert inline(trained=True) == [False, False]  # forward and backward
 
 
 def test_tensorflow_optimizes_one_function_for_all_layers():
     """Constant arguments would make it optimize a copy of a function for each call."""
     options = dict(jit_compile=False, causal=True, exact_window=3)
-    stack = keras.Sequential([small_layer(**options) for _ in range(3)])
-    stack.build((None, 7, 3))
-    step = tf.function(lambda x: output_and_gradients(stack, [x], training=True))
-    graph = step.get_concrete_function(tf.TensorSpec((2, 7, 3))).graph
+    graph = graph_of([small_layer(**options) for _ in range(3)], trained=True)
     graph_def = graph.as_graph_def()
     exported = tf.compat.v1.train.export_meta_graph(graph_def=graph_def, graph=graph)
     for output in graph.outputs:

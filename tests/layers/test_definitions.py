@@ -13,7 +13,7 @@ from keras_performer.layers import ExactAttention, LinearTransformerAttention
 from keras_performer.ops import blocks
 from tests.contract import relative_error
 from tests.layers import twins, zoo_twins
-from tests.layers.inputs import language_model, normal
+from tests.layers.inputs import BIAS, language_model, normal
 from tests.layers.twins import assert_is_twin, randomize, weights_of
 from tests.models.token_models import loss_and_gradients, small_model
 
@@ -388,7 +388,6 @@ def test_half_precision_adds_up_in_float32(make, dtype):
 # -- Longformer: dense layers of global tokens start as copies.
 
 
-BIAS = keras.initializers.RandomNormal(stddev=0.5, seed=6)
 GLOBAL = dict(sliding_window=2, num_global_tokens=2, bias_initializer=BIAS)
 
 
@@ -447,8 +446,8 @@ def test_dense_layers_of_global_tokens_start_as_copies(make):
 # -- Random numbers of layers.
 
 
-def tables(layer, length=60):
-    return layer.seen_blocks(length, False).table.numpy()
+def tables(layer):
+    return layer.seen_blocks(60, False).table.numpy()
 
 
 RANDOM = {

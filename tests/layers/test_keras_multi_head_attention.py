@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention
 from tests.contract import relative_error
-from tests.layers.inputs import normal, output_and_gradients
+from tests.layers.inputs import BIAS, normal, output_and_gradients
 
 KINDS = {
     "keras": keras.layers.MultiHeadAttention,
@@ -27,21 +27,16 @@ KINDS = {
 
 def multi_head(kind, num_heads=3, key_dim=4, **options):
     """Returns a layer of one of `KINDS`, with nonzero biases."""
-    bias = keras.initializers.RandomNormal(stddev=0.5, seed=6)
-    return KINDS[kind](num_heads, key_dim, **{"bias_initializer": bias, **options})
+    return KINDS[kind](num_heads, key_dim, bias_initializer=BIAS, **options)
 
 
-def grouped_query(
-    kind, head_dim=4, num_query_heads=6, num_key_value_heads=2, **options
-):
+def grouped_query(kind, num_key_value_heads=2, **options):
     """Returns layers as `multi_head`, but like `keras.layers.GroupQueryAttention`."""
     if kind == "keras":
-        bias = keras.initializers.RandomNormal(stddev=0.5, seed=6)
-        heads = num_query_heads, num_key_value_heads
-        options = {"bias_initializer": bias, **options}
-        return keras.layers.GroupQueryAttention(head_dim, *heads, **options)
-    options["num_key_value_heads"] = num_key_value_heads
-    return multi_head(kind, num_query_heads, head_dim, **options)
+        heads = 6, num_key_value_heads
+        options["bias_initializer"] = BIAS
+        return keras.layers.GroupQueryAttention(4, *heads, **options)
+    return multi_head(kind, 6, num_key_value_heads=num_key_value_heads, **options)
 
 
 def results(layer, inputs, **call):

@@ -51,7 +51,6 @@ GIVEN_ALONE = {"value_dim", "rotary", "kernel_initializer", "bias_initializer"}
 # Options that change the weights of dense layers, which the replaced layer determines.
 OF_WEIGHTS = {"value_dim", "use_bias", "num_key_value_heads", "qk_norm"}
 X, ENCODED = normal((2, 5, 8)), normal((2, 7, 6), seed=1)
-IDS = np.arange(8)[np.newaxis]
 
 
 def in_model(**options):

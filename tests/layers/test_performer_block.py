@@ -24,17 +24,6 @@ def performer(**options):
     return PerformerAttention(2, 3, num_random_features=6, seed=1, **options)
 
 
-def gating(**options):
-    return SpatialGatingUnit(13, 6, **options)
-
-
-def block_with(attention, dtype="float64", **options):
-    block = PerformerBlock(attention, 11, dtype=dtype, **options)
-    block.build(X.shape)
-    randomize(block, std=1.0)
-    return block
-
-
 @pytest.mark.parametrize(
     ("make", "convolved"),
     [
@@ -42,15 +31,18 @@ def block_with(attention, dtype="float64", **options):
         (lambda **o: performer(causal=True, **o), True),
         (lambda **o: ExactAttention(2, 3, **o), False),
         (FourierMixing, False),
-        (lambda **o: gating(causal=True, **o), True),
+        (lambda **o: SpatialGatingUnit(13, 6, causal=True, **o), True),
         (None, False),
         (None, True),
     ],
 )
 def test_each_part_is_normalized_first_and_added(make, convolved):
     """A convolution comes first, and is causal if the attention is."""
-    attention = make and make(dtype="float64")
-    block, x = block_with(attention, conv_kernel_size=3 if convolved else None), X
+    attention, x = make and make(dtype="float64"), X
+    options = dict(conv_kernel_size=3 if convolved else None, dtype="float64")
+    block = PerformerBlock(attention, 11, **options)
+    block.build(X.shape)
+    randomize(block, std=1.0)
     if convolved:
         assert block.convolution.causal == (attention is None or attention.causal)
         x = x + block.convolution(block.convolution_norm(x))

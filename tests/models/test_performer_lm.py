@@ -168,7 +168,7 @@ def test_subclasses_may_add_attributes_layers_and_metrics():
 
 
 @pytest.mark.parametrize("is_built", [True, False])
-def test_fit_makes_variables_before_it_traces_the_step(is_built):
+def test_fit_makes_variables_before_it_traces_the_step(is_built, uncompiled):
     """TensorFlow would trace twice; a layer without weights needs that in any case."""
 
     class Counted(PerformerLM):
@@ -187,7 +187,7 @@ def test_fit_makes_variables_before_it_traces_the_step(is_built):
         def call(self, inputs, **kwargs):
             return self.further(super().call(inputs, **kwargs))
 
-    model = small_model(cls=Counted)
+    model = small_model(cls=Counted, attention="none", num_layers=1)
     model.compile("adam", model.loss, metrics=["accuracy"])
     before = model.get_weights()[0]
     model.fit(IDS, IDS, verbose=0)
@@ -207,7 +207,7 @@ class FirstTokenOfShape(FirstToken):
 
 
 @pytest.mark.parametrize("head", [None, FirstToken, FirstTokenOfShape])
-def test_accuracy_compares_ids(head):
+def test_accuracy_compares_ids(head, uncompiled):
     """Its meaning depends on the shapes of targets and outputs."""
     model = small_model(head=head and head(), attention="none")
     model.compile(keras.optimizers.SGD(0.0), model.loss, metrics=["accuracy"])

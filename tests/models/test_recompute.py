@@ -344,7 +344,7 @@ def test_lengths_must_be_known(lengths):
 
 
 @pytest.mark.parametrize("method", ["fit", "evaluate"])
-def test_another_length_after_compiling_again(method):
+def test_another_length_after_compiling_again(method, uncompiled):
     model = small_model("network", attention="none", num_layers=1)
     model.run_eagerly = False
     run = getattr(model, method)

@@ -34,13 +34,13 @@ def small_model(recompute=None, cls=PerformerLM, prepare=None, **changes):
     return model
 
 
-def loss_and_gradients(model, ids=IDS, targets=TARGETS, sample_weight=None):
+def loss_and_gradients(model, ids=IDS, targets=TARGETS):
     """Returns the loss and gradients of a training step as in Keras."""
     with tf.GradientTape() as tape:
         x = WithTargets(ids, targets) if model.recompute else ids
         x = tf.nest.map_structure(tf.convert_to_tensor, x)
         outputs = model(x, training=True)
-        loss = model.compute_loss(None, targets, outputs, sample_weight)
+        loss = model.compute_loss(None, targets, outputs)
     gradients = tape.gradient(loss, model.trainable_weights)
     return loss, [tf.convert_to_tensor(g) for g in gradients]
 

@@ -23,23 +23,21 @@ def qkv(batch, queries, keys, heads, groups=1, std=1.0, dtype="float64", seed=0)
     )
 
 
-def pairs(num_rows, num_cols, seed=0, regularized=True):
+def pairs(num_rows, num_cols, seed=0):
     """Returns a hyperbolic matrix: the second half of the rows is minus the first."""
-    half = ops.orthogonal_gaussian_matrix(
-        num_rows // 2, num_cols, (seed, 1), regularized
-    )
+    sizes = num_rows // 2, num_cols
+    half = ops.orthogonal_gaussian_matrix(*sizes, (seed, 1), regularized=True)
     return tf.concat([half, -half], axis=0)
 
 
-def softmax_kernel(num_features=22, head_dim=HEAD_DIM, seed=0):
+def softmax_kernel(num_features=22, head_dim=HEAD_DIM):
     """Returns the default feature map's kernel: hyperbolic, regularized, orthogonal."""
-    return ops.ExponentialKernel(pairs(num_features, head_dim, seed), hyperbolic=True)
+    return ops.ExponentialKernel(pairs(num_features, head_dim), hyperbolic=True)
 
 
-def favor_plus_kernel(num_features=17, head_dim=HEAD_DIM, seed=0):
-    return ops.ExponentialKernel(
-        ops.orthogonal_gaussian_matrix(num_features, head_dim, (seed, 2))
-    )
+def favor_plus_kernel(num_features=17, head_dim=HEAD_DIM):
+    matrix = ops.orthogonal_gaussian_matrix(num_features, head_dim, (0, 2))
+    return ops.ExponentialKernel(matrix)
 
 
 def weighted_kernel(num_features=17, hyperbolic=False):
@@ -142,12 +140,12 @@ def segment_starts(firsts, length):
     return ops.segment_starts(segment_ids(firsts, length))
 
 
-def value_and_gradients(function, inputs, seed=99):
+def value_and_gradients(function, inputs):
     """Returns the output, and gradients of a random linear function of it."""
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         output = function(*inputs)
-        weights = normal(output.shape, seed, dtype=output.dtype)
+        weights = normal(output.shape, 99, dtype=output.dtype)
         loss = tf.reduce_sum(output * weights)
     return [output, *tape.gradient(loss, list(inputs))]
 

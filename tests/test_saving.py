@@ -103,6 +103,17 @@ def test_what_is_frozen_comes_back_frozen(way):
     assert trained(twice) == trained(model)
 
 
+@pytest.mark.parametrize("option", ["forget_gate", "qk_norm"])
+def test_a_warning_names_an_option_that_a_file_has_no_weights_of(option):
+    language_model().save_weights("plain.weights.h5")
+    model = language_model(**{option: True})
+    inside = {"forget_gate": "forget_gate", "qk_norm": "query_key_norm"}[option]
+    with pytest.warns(UserWarning, match=f"no weights of .*{inside}, .* without this"):
+        model.load_weights("plain.weights.h5")
+    model.save_weights("own.weights.h5")
+    model.load_weights("own.weights.h5")  # without a warning
+
+
 def test_attention_that_was_given_frozen_comes_back_as_it_is():
     attention = PerformerAttention(2, 4, causal=True, trainable=False)
     model = language_model(max_length=8, num_layers=2, attention=attention)

@@ -189,6 +189,11 @@ class AttentionLayer(
         return {"query", keys} <= set(self.projections)
 
     @property
+    def counts_tokens(self):
+        """The name of what counts tokens between query and key, or `None`."""
+        return None if self.supports_cross_attention else type(self).__name__
+
+    @property
     def two_pass_methods(self):
         """Names of methods for bidirectional attention in two passes over pieces.
 
@@ -309,9 +314,9 @@ class AttentionLayer(
             value, value_mask = query, query_mask if value_mask is None else value_mask
         key = value if key is None else key
         call_inputs.check_inputs(query=query, value=value, key=key)
-        visible = call_inputs.visible_keys(key, value_mask, key_mask, attention_mask)
         query_mask = as_mask("query_mask", query_mask, query)
-        call_inputs.check_lengths(query, key, causal)
+        visible = call_inputs.visible_keys(key, value_mask, key_mask, attention_mask)
+        call_inputs.check_lengths(query, key, value, causal, self.counts_tokens)
         segment_ids = call_inputs.token_ids(self, segment_ids, query, key)
         visible = ops.Visibility(visible, causal)
         return Inputs(query, key, value, query_mask, visible, segment_ids)
@@ -454,6 +459,8 @@ class QueryKeyNorm(config.KeepsWithoutEntry, keras.layers.Layer):
     Each of the `num_heads` key-value heads has its own scale.
     """
 
+    warns_without_entry = True
+
     def __init__(self, num_heads, head_dim, initial_scale):
         super().__init__(name="query_key_norm", dtype="float32")
         self.num_heads = num_heads
@@ -565,6 +572,8 @@ class ForgettingAttention(AttentionLayer):
 
 class ForgetGate(config.KeepsWithoutEntry, keras.layers.Layer):
     """Computes log-decays of tokens, at most 0, one for each key-value head."""
+
+    warns_without_entry = True
 
     def __init__(self, num_heads, initial_bias):
         super().__init__(name="forget_gate", dtype="float32", autocast=False)

@@ -111,29 +111,45 @@ def complete_shapes(query_shape, value_shape=None, key_shape=None):
             _refuse_nest(name, shapes, f"{name} of shape {shape}")
         check_rank(name, shape)
     if value_shape[1] != key_shape[1]:
-        raise ValueError(
-            "value and key must have the same shape except for the last axis, because "
-            "each key has one value. Call layer(query, value, key). Received: "
-            f"value_shape={value_shape}, key_shape={key_shape}"
-        )
+        raise ValueError(_one_value(value_shape, key_shape))
     return query_shape, value_shape, key_shape
 
 
-def check_lengths(query, key, causal):
-    """Raises an error unless batch sizes and, if causal, lengths are equal.
+def _one_value(value_shape, key_shape):
+    return (
+        "value and key must have the same shape except for the last axis, because "
+        "each key has one value. Call layer(query, value, key). Received: "
+        f"value of shape {tuple(value_shape)} and key of shape {tuple(key_shape)}"
+    )
 
-    Unknown sizes are compared in the running graph.
+
+def check_lengths(query, key, value, causal, paired=None):
+    """Raises an error unless the sizes of inputs fit.
+
+    Unknown sizes are compared in the running graph. If causal, or with `paired`, the
+    name of a layer or option for the message, each query must have one key.
     """
+    if value is not key:
+        message = _one_value(value.shape, key.shape)
+        for axis in 0, 1:
+            check_equal(size(value, axis), size(key, axis), message)
     if query is key:
         return
+    lengths = size(query, 1), size(key, 1)
     shapes = f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}"
     if causal:
         check_equal(
-            size(query, 1),
-            size(key, 1),
+            *lengths,
             "Causal attention needs as many queries as keys (T == S). Received: "
             f"{shapes}. For cross-attention use causal=False; to continue a sequence "
             "pass the new tokens as query, and state.",
+        )
+    elif paired is not None:
+        check_equal(
+            *lengths,
+            f"{paired} needs one key for each query, because it counts tokens between "
+            "them: for cross-attention use PerformerAttention without exact_window, or "
+            f"ExactAttention. Received: {shapes}",
         )
     check_equal(
         size(query, 0),

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import warnings
 import weakref
 
 import keras
@@ -35,6 +36,8 @@ class KeepsWithoutEntry:
     Thus attention loads the weights of `keras.layers.MultiHeadAttention`.
     """
 
+    # True for weights of an option that changes what the other weights mean.
+    warns_without_entry = False
     # The file that did not fit, a weak reference, and the message.
     _load_error = None
 
@@ -50,6 +53,12 @@ class KeepsWithoutEntry:
         elif file and self._load_error and self._load_error[0]() is file:
             # Keras comes again by a second path, where the file has no entry
             raise ValueError(self._load_error[1])
+        elif self.warns_without_entry:
+            warnings.warn(
+                f"The file has no weights of {self.path}, which keeps its initial "
+                "values: train it, or make the layer without this option.",
+                stacklevel=2,
+            )
 
 
 # -- LoRA, quantization and freezing of layers inside others, kept by their configs.

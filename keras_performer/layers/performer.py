@@ -17,7 +17,6 @@ from keras_performer.layers.attention import ForgettingAttention
 from keras_performer.layers.config import KeepsWithoutEntry, must_be_built
 from keras_performer.layers.dense import full_weight
 from keras_performer.ops.blocks import has_gpu
-from keras_performer.ops.checks import check_window
 from keras_performer.ops.shapes import compute_dtype, size, sum_dtype
 from keras_performer.ops.slices import (
     Earlier,
@@ -101,12 +100,10 @@ class LinearAttention(ForgettingAttention):
     def outline(
         self, query, key, value, visible, state=None, training=None, decay=None
     ):
-        """Checks inputs and returns tensors of the shapes that `attend` returns.
+        """Checks the state and returns tensors of the shapes that `attend` returns.
 
         Tracing the loops over all tokens would take seconds for each layer of a model.
         """
-        if self.exact_window is not None:
-            check_window("exact_window", self.exact_window, query, key)
         if state is not None:
             self._as_state(state)
         attended = tf.tile(query[..., :1], (1, 1, 1, self.value_dim))
@@ -395,6 +392,10 @@ class PerformerAttention(LinearAttention):
         if self.exact_window is not None:
             self._far_gain = FarGain(self.num_heads, self.initial_log_gain)
             self._far_gain.build()
+
+    @property
+    def counts_tokens(self):
+        return "exact_window" if self.exact_window else super().counts_tokens
 
     @property
     def initial_logit_scale(self):

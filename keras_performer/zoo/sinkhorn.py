@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
-from keras_performer.layers.call_inputs import check_equal
 from keras_performer.layers.dense import full_weight
 from keras_performer.ops.blocks import Blocks
 from keras_performer.ops.shapes import ceil_div, compute_dtype, size
@@ -229,15 +228,6 @@ class SinkhornAttention(AttentionLayer):
             self.noise_seed = keras.random.SeedGenerator(self.seed, name="noise_seed")
 
     def attend(self, query, key, value, visible, state=None, training=None):
-        message = (
-            "SinkhornAttention needs one key for each query: use another attention for "
-            f"cross-attention. Received: query of shape {tuple(query.shape)} and key "
-            f"of shape {tuple(key.shape)}"
-        )
-        with tf.control_dependencies(
-            check_equal(size(query, 1), size(key, 1), message)
-        ):
-            key = tf.identity(key)
         blocks = Blocks(size(key, 1), self.block_size, multiple=self.block_size)
         seen = blocks.cut(mask_or_all(visible.key_mask, key))
         num_iterations = self.num_iterations

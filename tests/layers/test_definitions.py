@@ -564,12 +564,3 @@ def test_noise_is_a_gumbel_variable():
     standard_error = np.pi / np.sqrt(6) / np.sqrt(noise.size)
     assert abs(noise.mean() - np.euler_gamma) < 4 * standard_error
     np.testing.assert_allclose(noise.std(), np.pi / np.sqrt(6), rtol=0.05)
-
-
-def test_queries_and_keys_of_blocks_have_the_same_length_in_a_graph():
-    layer = made("sinkhorn", 5, 5, dtype="float32")
-    spec = [tf.TensorSpec((None, None, 5))] * 2
-    graph = tf.function(layer.__call__, input_signature=spec)
-    assert graph(normal((2, 5, 5)), normal((2, 5, 5))).shape == (2, 5, 5)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="one key for each query"):
-        graph(normal((2, 5, 5)), normal((2, 6, 5)))

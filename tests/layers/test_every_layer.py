@@ -175,6 +175,7 @@ def two_layers(make, in_list, names=("first", "second"), **options):
 @pytest.mark.parametrize(
     "name", ["attention", "longformer", "big_bird", "linformer", "qk_norm"]
 )
+@pytest.mark.filterwarnings("ignore:The file has no weights of .*query_key_norm")
 def test_files_of_keras_attention_are_loaded(name, in_list):
     """Dense weights load by name; the mechanism's own weights keep their values."""
     sizes = dict(num_heads=4, key_dim=6, use_bias=True, value_dim=None)
@@ -216,6 +217,25 @@ def test_what_an_attention_cannot_do_is_said(name):
         if not able:
             with pytest.raises(ValueError, match=message):
                 layer(x, **call)
+
+
+def counts_tokens(case):
+    if "forget_gate" in case.arguments or case.layer_class.shared_query_key:
+        return False  # keys are the queries
+    return not case.layer_class.supports_cross_attention or (
+        "exact_window" in case.arguments
+    )
+
+
+@pytest.mark.parametrize("name", [n for n in ATTENTION if counts_tokens(CASES[n])])
+def test_queries_and_keys_have_the_same_length_also_in_a_graph(name):
+    layer, (x, *_) = made(name)
+    spec = [tf.TensorSpec((None, None, x.shape[-1]), x.dtype)] * 2
+    graph = tf.function(layer.__call__, input_signature=spec)
+    np.testing.assert_allclose(graph(x, x + 0), layer(x, x + 0), rtol=1e-9)
+    message = f"{layer.counts_tokens} needs one key|as many queries as keys"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        graph(x, x[:, 1:])
 
 
 BOUNDED = [

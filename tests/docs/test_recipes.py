@@ -99,7 +99,8 @@ def test_the_blocks_of_a_page_run_in_one_namespace(page, clean):
     namespace = None
     try:
         for code in blocks(page.read_text(), "python"):
-            namespace = run(code, {}, str(page), namespace)
+            sizes = {"ROWS": 8} if "\nROWS = " in code else {}
+            namespace = run(code, sizes, str(page), namespace)
     finally:
         keras.saving.get_custom_objects().clear()
         keras.saving.get_custom_objects().update(registered)

@@ -19,8 +19,8 @@ def check():
     if tensorflow is None or tensorflow.origin is None:
         raise ImportError(
             "keras_performer needs TensorFlow, which is not installed: run "
-            '`pip install "keras_performer[tensorflow]"` (or `[cpu]`), or '
-            "`pip install tensorflow-tpu==2.19.1` on a TPU machine."
+            '`pip install ".[tensorflow]"` (or `.[cpu]`) in a clone of the repository, '
+            "or `pip install tensorflow-tpu==2.19.1` on a TPU machine."
         )
     try:
         import keras

@@ -55,7 +55,7 @@ def test_missing_tensorflow_names_what_to_install():
         "import sys; sys.modules['tensorflow'] = None\nimport keras_performer.ops"
     )
     assert "needs TensorFlow, which is not installed" in sentence
-    for remedy in ("keras_performer[tensorflow]", "[cpu]", "tensorflow-tpu"):
+    for remedy in (".[tensorflow]", ".[cpu]", "tensorflow-tpu"):
         assert remedy in sentence
 
 

@@ -62,10 +62,10 @@ def sequences(codes, count, seed):
 
 By default, a causal model gives the last 64 bytes their exact weights
 (`exact_window=64`), and lets weights fade with the distance, at a rate that each head
-learns (`forget_gate=True`). [Window, gain and gate](../exact_window.md) explains both,
-and how far the [gate](../exact_window.md#the-forget-gate) lets a head see at first with
-and without `max_length`. This model does without: it takes any length, and at 512 bytes
-the gate would hardly change. For longer texts give the longest length.
+learns (`forget_gate=True`). [Window, gain and gate](../exact_window.md) explains both.
+This model has no `max_length`, so it takes any length. For texts much longer than these
+512 bytes pass `max_length`: the [gate](../exact_window.md#the-forget-gate) then begins
+with a longer reach.
 """
 
 
@@ -109,7 +109,7 @@ If it is as good on your text, keep it: it is cheaper and also has a state.
 
 # %%
 attention = LocalAttention(
-    WIDTH // 32, 32, sliding_window=64, causal=True, rotary=True, forget_gate=True
+    WIDTH // 32, 32, sliding_window=64, causal=True, forget_gate=True
 )
 local = make_model(attention=attention)
 print(f"LocalAttention: {train(local):.3f} bits per byte")

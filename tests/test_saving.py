@@ -103,11 +103,13 @@ def test_what_is_frozen_comes_back_frozen(way):
     assert trained(twice) == trained(model)
 
 
-@pytest.mark.parametrize("option", ["forget_gate", "qk_norm"])
-def test_a_warning_names_an_option_that_a_file_has_no_weights_of(option):
+@pytest.mark.parametrize(
+    ("option", "inside"),
+    [("forget_gate", "forget_gate"), ("qk_norm", "query_key_norm")],
+)
+def test_a_warning_names_an_option_that_a_file_has_no_weights_of(option, inside):
     language_model().save_weights("plain.weights.h5")
     model = language_model(**{option: True})
-    inside = {"forget_gate": "forget_gate", "qk_norm": "query_key_norm"}[option]
     with pytest.warns(UserWarning, match=f"no weights of .*{inside}, .* without this"):
         model.load_weights("plain.weights.h5")
     model.save_weights("own.weights.h5")

@@ -20,6 +20,7 @@ from tests.layers.inputs import language_model
 X = np.random.default_rng(0).standard_normal((2, 6, 8)).astype("float32")
 IDS = np.ones((2, 6), "int32")
 MEMORY = np.random.default_rng(1).standard_normal((2, 9, 8)).astype("float32")
+HEADS, OTHERS = X.reshape(2, 6, 2, 4), MEMORY.reshape(2, 9, 2, 4)
 BATCHED = np.ones((2, 6, 6), bool)
 ERRORS = {
     "AssertionError": AssertionError,

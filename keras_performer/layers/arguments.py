@@ -152,20 +152,10 @@ def head_dim(hidden_dim, num_heads):
     return hidden_dim // num_heads
 
 
-# Names that other libraries give to our arguments.
+# Names of other libraries, for which a similar name would be the wrong one.
 ELSEWHERE = {
-    "d_model": "hidden_dim",
-    "dropout_rate": "dropout",
-    "embed_dim": "hidden_dim",
-    "head_dim": "key_dim",
-    "head_size": "key_dim",
-    "is_causal": "causal",
-    "nb_features": "num_random_features",
-    "num_features": "num_random_features",
-    "num_kv_heads": "num_key_value_heads",
-    "vocab_size": "vocabulary_size",
-    "window": "exact_window sliding_window",
-    "window_size": "exact_window sliding_window",
+    "num_kv_heads": ["num_key_value_heads"],
+    "window_size": ["exact_window", "sliding_window"],
 }
 # Removed arguments, and arguments of Keras' attention: values that ask for nothing and
 # are accepted, and advice in the error for other values.
@@ -217,19 +207,19 @@ def unknown(owner, name, value, known=()):
 
     `known` are names that the owner takes in addition to its signature.
     """
+    title = owner.__name__
     if name in REMOVED:
         return ValueError(
-            f"{owner.__name__} has no argument {name}: {REMOVED[name][1]}. Received: "
+            f"{title} has no argument {name}: {REMOVED[name][1]}. Received: "
             f"{name}={value!r}"
         )
     own = inspect.signature(owner).parameters.values()
     known = {p.name for p in own if p.kind is not p.VAR_KEYWORD}.union(known)
-    nearest = [n for n in ELSEWHERE.get(name, "").split() if n in known]
-    nearest += difflib.get_close_matches(name, sorted(known), 1)
-    owner = owner.__name__
-    advice = f"did you mean {nearest[0]}?" if nearest else f"see help({owner})."
+    nearest = [ours for ours in ELSEWHERE.get(name, []) if ours in known]
+    nearest += difflib.get_close_matches(name, sorted(known), 1, cutoff=0.55)
+    advice = f"did you mean {nearest[0]}?" if nearest else f"see help({title})."
     return ValueError(
-        f"{owner} has no argument {name}: {advice} Received: {name}={value!r}"
+        f"{title} has no argument {name}: {advice} Received: {name}={value!r}"
     )
 
 

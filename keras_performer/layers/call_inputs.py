@@ -135,27 +135,33 @@ def check_lengths(query, key, value, causal, paired=None):
             check_equal(size(value, axis), size(key, axis), message)
     if query is key:
         return
-    lengths = size(query, 1), size(key, 1)
-    shapes = f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}"
     if causal:
-        check_equal(
-            *lengths,
-            "Causal attention needs as many queries as keys (T == S). Received: "
-            f"{shapes}. For cross-attention use causal=False; to continue a sequence "
-            "pass the new tokens as query, and state.",
+        _check_query_and_key(
+            query,
+            key,
+            "Causal attention needs as many queries as keys (T == S). For "
+            "cross-attention use causal=False; to continue a sequence pass the new "
+            "tokens as query, and state.",
         )
     elif paired is not None:
-        check_equal(
-            *lengths,
+        _check_query_and_key(
+            query,
+            key,
             f"{paired} needs one key for each query, because it counts tokens between "
             "them: for cross-attention use PerformerAttention without exact_window, or "
-            f"ExactAttention. Received: {shapes}",
+            "ExactAttention.",
         )
-    check_equal(
-        size(query, 0),
-        size(key, 0),
-        "query, key and value must have the same batch size: repeat the smaller one. "
-        f"Received: {shapes}",
+    message = "query, key and value must have the same batch size: repeat the smaller "
+    _check_query_and_key(query, key, f"{message}one.", axis=0)
+
+
+def _check_query_and_key(query, key, message, axis=1):
+    """Raises an error for different sizes, now or in the ops that it returns."""
+    if query is key:
+        return []
+    shapes = f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}"
+    return check_equal(
+        size(query, axis), size(key, axis), f"{message} Received: {shapes}"
     )
 
 
@@ -299,12 +305,8 @@ def token_ids(layer, segment_ids, query, key):
             "call it without segment_ids, with a segment in each row of the batch, or "
             f"use PerformerAttention. Received: segment_ids, and layer={layer.name!r}"
         )
-    if not tf.TensorShape(query.shape[:-1]).is_compatible_with(key.shape[:-1]):
-        raise ValueError(
-            "segment_ids need self-attention, with one key for each query. "
-            f"Received: query of shape {tuple(query.shape)} and key of shape "
-            f"{tuple(key.shape)}"
-        )
+    message = "segment_ids need self-attention, with one key for each query."
+    _check_query_and_key(query, key, message)
     return checked_ids(segment_ids, query)
 
 
@@ -403,15 +405,9 @@ def token_positions(layer, query, key, positions, state, slices=None):
                 "and rotary=None"
             )
         return None
-    checks = []
-    if query is not key:
-        checks = check_equal(
-            size(query, 1),
-            size(key, 1),
-            "rotary needs one key for each query, as both have the same positions: "
-            "use rotary=None for cross-attention. Received: query of shape "
-            f"{tuple(query.shape)} and key of shape {tuple(key.shape)}",
-        )
+    message = "rotary needs one key for each query, as both have the same positions: "
+    message += "use rotary=None for cross-attention."
+    checks = _check_query_and_key(query, key, message)
     if positions is not None:
         positions = _checked_positions(layer.rotary, positions, query)
     else:

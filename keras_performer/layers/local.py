@@ -51,6 +51,7 @@ class LocalAttention(ForgettingAttention):
     supports_state = True
     supports_segments = True
     supports_cross_attention = False
+    counts_tokens = "sliding_window"
     cost = "L"
 
     def __init__(

@@ -192,6 +192,7 @@ class LongformerAttention(AttentionLayer):
     """
 
     supports_cross_attention = False
+    counts_tokens = "sliding_window"
     cost = "L"
 
     def __init__(

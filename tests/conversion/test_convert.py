@@ -347,7 +347,7 @@ def test_attention_to_a_longer_sequence_stays(window):
     y = attention(name="across", **window)(y, other)
     model = keras.Model([start, other], attention(name="last")(y, y))
     memory = np.random.default_rng(2).normal(size=(2, LENGTH + 4, DIM))
-    why = "LocalAttention needs one key for each query" if window else "are different"
+    why = "sliding_window needs one key for each query" if window else "are different"
     assert_what_stays(model, [X, memory], {"across": why})
     if not window:
         _, report = convert_to_performer(model, exact_window=None)

@@ -273,7 +273,7 @@ def masked_by_query():
 @pytest.mark.parametrize(
     ("report", "options", "message"),
     [
-        (approximation_report, {"exact_windw": 3}, "did you mean exact_window"),
+        (approximation_report, {"windw": 3}, "did you mean exact_window. Rec.* windw"),
         (approximation_report, {"causal": True}, "Received: causal"),
         (approximation_report, {"num_rows": 0}, "num_rows must be a positive int"),
         (approximation_report, {"max_batches": -1}, "max_batches must be a positive"),

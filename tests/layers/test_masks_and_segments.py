@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer.layers import PerformerAttention
+from keras_performer.layers import ExactAttention, PerformerAttention
 from tests.contract import relative_error
 from tests.layers.inputs import in_pieces, language_model, normal, small_layer
 
@@ -140,6 +140,18 @@ def test_implicit_masks_of_query_value_and_key_are_their_own():
 
 
 # -- Segments of packed rows.
+
+
+@pytest.mark.parametrize("kind", [ExactAttention, PerformerAttention])
+def test_segments_have_one_key_for_each_query_also_in_a_graph(kind):
+    layer = kind(2, 4)
+    spec = [tf.TensorSpec((None, None, 8))] * 2 + [tf.TensorSpec((None, None), "int32")]
+    graph = tf.function(
+        lambda query, value, ids: layer(query, value, segment_ids=ids),
+        input_signature=spec,
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="segment_ids need self-"):
+        graph(tf.ones((2, 6, 8)), tf.ones((2, 9, 8)), tf.ones((2, 6), "int32"))
 
 
 # The id 7 repeats later, as another segment.
